@@ -3,6 +3,7 @@
 mod browser;
 mod connect;
 mod conversations;
+mod device;
 mod instance;
 mod login;
 mod pages;

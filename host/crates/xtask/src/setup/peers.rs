@@ -65,6 +65,7 @@ pub(crate) fn console_browser(repository: &Repository) -> Result<()> {
     peer.installed_for("", &NPM_FILES, || npm_ci(&peer.folder, &repository.target("oauth-server")))
         .context("the packages that open the pages of the console cannot be installed; they need npm")?;
     peer.copy("pages.mjs")?;
+    peer.copy("device.mjs")?;
     peer.copy("live.mjs")
 }
 
