@@ -42,9 +42,18 @@ async fn a_person_enters_the_code_elsewhere() -> Result<()> {
         .await?;
         authorizing.world.server.restart().await?;
         authorizing.world.api = authorizing.world.server.api()?;
+        // The progress repeats what a person needs, also after the restart.
+        let path = authorizing.path(&format!("oauth/device/{}", text(&started["id"])));
+        let (_, pending) = authorizing.api().get(&path).await?;
+        for same in ["user_code", "verification_uri", "verification_uri_complete", "interval"] {
+            assert_eq!(pending[same], started[same], "{same}: {pending}");
+        }
         authorizing.oauth.person_at(text(&started["verification_uri_complete"])).await?;
         let ended = ended(&authorizing, &started).await?;
-        assert_eq!(ended["status"], "done", "{ended}");
+        assert_eq!((&ended["status"], &ended["slow_down"]), (&json!("done"), &json!(false)), "{ended}");
+        for absent in ["user_code", "verification_uri", "verification_uri_complete", "interval", "reason"] {
+            assert!(ended.get(absent).is_none(), "{absent}: {ended}");
+        }
         assert_eq!(authorizing.call().await?[0], 200);
     }
     Ok(())
@@ -64,8 +73,8 @@ async fn a_provider_that_asks_for_patience_gets_it_and_one_that_refuses_ends_it(
     authorizing.oauth.control(&denied).await?;
     let refused = ended(&authorizing, &started).await?;
     assert_eq!(
-        (&refused["status"], &refused["message"]),
-        (&json!("failed"), &json!("the provider answered `access_denied`"))
+        (&refused["status"], &refused["reason"], &refused["message"]),
+        (&json!("failed"), &json!("denied"), &json!("the provider answered `access_denied`"))
     );
     ensure!(authorizing.credential().await?.is_null());
 
@@ -73,6 +82,7 @@ async fn a_provider_that_asks_for_patience_gets_it_and_one_that_refuses_ends_it(
     let (first, second) = (start(&authorizing).await?, start(&authorizing).await?);
     let given_up = ended(&authorizing, &first).await?;
     assert_eq!(given_up["message"], "another authorization of this resource was started", "{given_up}");
+    assert_eq!(given_up["reason"], "superseded", "{given_up}");
     authorizing.oauth.person_at(text(&second["verification_uri_complete"])).await?;
     let done = ended(&authorizing, &second).await?;
     assert_eq!(done["status"], "done", "{done}");
