@@ -42,7 +42,7 @@ impl Device {
     }
 
     /// Replaces the next answer of the token endpoint.
-    async fn answer(&self, body: Value) -> Result<()> {
+    async fn answer(&self, body: &Value) -> Result<()> {
         let answer = json!({ "answer": { "status": 400, "body": body }, "answers_left": 1 });
         self.authorizing.oauth.control(&answer).await?;
         Ok(())
@@ -137,13 +137,13 @@ async fn a_resource_is_authorized_with_a_code_up_to_a_call_on_try() -> Result<()
 #[tokio::test]
 async fn a_slow_provider_and_a_refusal_are_shown() -> Result<()> {
     let device = Device::open().await?;
-    device.answer(json!({ "error": "slow_down" })).await?;
+    device.answer(&json!({ "error": "slow_down" })).await?;
     let page = device.started().await?;
     let slow = device.until(&page, "slow_down").await?;
     assert!(slow.contains("the provider has asked for fewer requests") && slow.contains("every 6 s"), "{slow}");
     assert!(slow.contains(text(&device.progress(&page).await?["user_code"])), "the code is still good: {slow}");
 
-    device.answer(json!({ "error": "access_denied", "error_description": HOSTILE })).await?;
+    device.answer(&json!({ "error": "access_denied", "error_description": HOSTILE })).await?;
     let denied = device.until(&page, "denied").await?;
     assert!(denied.contains("has refused the authorization") && denied.contains("&#60;img src=x"), "{denied}");
     assert!(!denied.contains("<img src=x") && !denied.contains('\u{202e}'), "the provider's text is text: {denied}");
