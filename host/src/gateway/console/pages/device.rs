@@ -89,7 +89,7 @@ impl Progress {
             return vec![code.clone()];
         }
         let characters: Vec<char> = code.raw().chars().collect();
-        let is_of_threes = characters.len() % 3 == 0 && characters.len() % GROUP_CHARS != 0;
+        let is_of_threes = characters.len().is_multiple_of(3) && !characters.len().is_multiple_of(GROUP_CHARS);
         let size = if is_of_threes { 3 } else { GROUP_CHARS };
         characters.chunks(size).map(|group| Text::from(group.iter().collect::<String>())).collect()
     }
