@@ -139,7 +139,8 @@ fn until(
             None => Some((Err(SandboxError::unavailable("the download was cancelled")), None)),
         }
     };
-    stream::unfold(Some(handed), next).boxed()
+    // Compression asks for another piece after the end.
+    stream::unfold(Some(handed), next).fuse().boxed()
 }
 
 /// Sends all pieces in order. Returns the reason if the client reads too slowly.

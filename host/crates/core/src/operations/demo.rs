@@ -80,11 +80,12 @@ pub async fn make(
     upstream: Option<&Upstream>,
 ) -> Result<Demo, OperationError> {
     let mut found = read(app, caller).await?.map_err(refusal)?;
+    // The steps are on the heap, because the sum of their operations does not fit the stack of a worker thread.
     match step {
-        DemoStep::Plugin => set_up(app, caller, &mut found, running(upstream)?).await?,
-        DemoStep::Bot => create_bot(app, caller, &mut found).await?,
-        DemoStep::Credential => seal(app, caller, &found, running(upstream)?).await?,
-        DemoStep::Access => bind(app, caller, &found).await?,
+        DemoStep::Plugin => Box::pin(set_up(app, caller, &mut found, running(upstream)?)).await?,
+        DemoStep::Bot => Box::pin(create_bot(app, caller, &mut found)).await?,
+        DemoStep::Credential => Box::pin(seal(app, caller, &found, running(upstream)?)).await?,
+        DemoStep::Access => Box::pin(bind(app, caller, &found)).await?,
     }
     show(app, caller, upstream).await
 }
@@ -98,12 +99,12 @@ pub async fn remove(app: &Arc<App>, caller: &Root) -> Result<(), OperationError>
     };
     let mut record = found.record;
     if let Some(bot) = found.bot {
-        bots::delete(app, &anew(caller)?, bot.id, Expected::Any).await?;
+        Box::pin(bots::delete(app, &anew(caller)?, bot.id, Expected::Any)).await?;
         record.bot = None;
         record.write(app).await?;
     }
     if let Some(resource) = found.resource {
-        let deleted = resources::delete(app, &anew(caller)?, resource.id, Expected::Any).await;
+        let deleted = Box::pin(resources::delete(app, &anew(caller)?, resource.id, Expected::Any)).await;
         deleted.map_err(|error| still_used(error, &resource.name))?;
         record.resource = None;
         record.write(app).await?;
@@ -112,7 +113,7 @@ pub async fn remove(app: &Arc<App>, caller: &Root) -> Result<(), OperationError>
     if let Some((entry, digest)) = installed.zip(record.plugin.as_ref())
         && is_version(&entry, digest)
     {
-        packages::uninstall(app, &anew(caller)?, entry.name).await?;
+        Box::pin(packages::uninstall(app, &anew(caller)?, entry.name)).await?;
     }
     Record::delete(app).await
 }
@@ -207,7 +208,7 @@ fn anew<R: TryFrom<Caller, Error = OperationError>>(caller: &Root) -> Result<R, 
 /// Installs the plugin if it does not serve. Then creates the resource, or changes it if the upstream has another URL.
 async fn set_up(app: &App, caller: &Root, found: &mut Found, upstream: &Upstream) -> Result<(), OperationError> {
     if !found.has_plugin {
-        install(app, caller, found).await?;
+        Box::pin(install(app, caller, found)).await?;
     }
     let config = Map::from_iter([("api_base".to_owned(), json!(upstream.url))]);
     let network = || Network { allow_addresses: vec![LOOPBACK.to_owned()], allow_http: true };
@@ -220,7 +221,7 @@ async fn set_up(app: &App, caller: &Root, found: &mut Found, upstream: &Upstream
             let resource_type = RESOURCE_TYPE.parse().map_err(OperationError::internal)?;
             let (config, labels) = (config.clone(), Vec::new());
             let new = NewResource { resource_type, name, config, network: network(), labels };
-            created = resources::create_as(app, &anew(caller)?, id, new).await.map(drop);
+            created = Box::pin(resources::create_as(app, &anew(caller)?, id, new)).await.map(drop);
             if !is_taken(&created) {
                 break;
             }
@@ -230,11 +231,11 @@ async fn set_up(app: &App, caller: &Root, found: &mut Found, upstream: &Upstream
     if resource.config.get("api_base") != Some(&json!(upstream.url)) {
         let change =
             ResourceChange { name: None, config: Some(Some(config)), network: Some(Some(network())), labels: None };
-        resources::update(app, &anew(caller)?, resource.id, Expected::Any, change).await?;
+        Box::pin(resources::update(app, &anew(caller)?, resource.id, Expected::Any, change)).await?;
     }
     // The upstream has a new token since its last start.
     if app.store.credential(caller.workspace, resource.id).await?.is_some() {
-        seal(app, caller, found, upstream).await?;
+        Box::pin(seal(app, caller, found, upstream)).await?;
     }
     Ok(())
 }
