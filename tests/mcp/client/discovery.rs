@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use support::{FakeMcp, Generation, McpReply};
 
 use super::{Behind, approve_all, discover, resource, tool, until_discovery};
+use crate::http::send;
+use crate::mcp::Client;
 use crate::world::{eventually, text};
 
 const SESSIONS: Generation = Generation::Sessions("2025-11-25");
@@ -55,7 +57,7 @@ async fn the_first_discovery_is_enough_if_the_configuration_says_so() -> Result<
 #[tokio::test]
 async fn a_changed_definition_leaves_the_list_and_returns_with_the_old_digest() -> Result<()> {
     let original = json!({
-        "name": "note", "description": "Adds a note", "annotations": {"title": "Note"},
+        "name": "note", "title": "Note", "description": "Adds a note", "annotations": {"title": "Note"},
         "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}},
     });
     let behind = Behind::start(Generation::Stateless, std::slice::from_ref(&original)).await?;
@@ -63,6 +65,7 @@ async fn a_changed_definition_leaves_the_list_and_returns_with_the_old_digest() 
         ("/description", json!("Adds a note.")),
         ("/inputSchema/properties/text/type", json!("number")),
         ("/annotations/title", json!("note")),
+        ("/title", json!("note")),
     ] {
         let mut changed = original.clone();
         *changed.pointer_mut(pointer).expect("the definition has this member") = value;
@@ -83,6 +86,30 @@ async fn a_changed_definition_leaves_the_list_and_returns_with_the_old_digest() 
         assert_eq!(behind.statuses().await?, ["note approved"]);
         behind.echoed("notes__note", &json!({})).await?;
     }
+    Ok(())
+}
+
+/// The title is a part of the approved definition. Tools without a title have none in lists.
+#[tokio::test]
+async fn clients_see_the_approved_title() -> Result<()> {
+    let mut titled = tool("note", "Adds");
+    titled["title"] = json!("Add a \"note\"");
+    let mut blank = tool("blank", "Blank");
+    blank["title"] = json!(" ");
+    let behind = Behind::start(Generation::Stateless, &[tool("bare", "Bare"), blank, titled]).await?;
+    let expected = json!([["notes__bare", null], ["notes__blank", null], ["notes__note", "Add a \"note\""],]);
+    let titles = |tools: &Value| {
+        let tools = tools.as_array().into_iter().flatten();
+        tools.map(|tool| json!([tool["name"], tool.get("title")])).collect::<Value>()
+    };
+    let key = behind.world.api.new_key("bot", Some(&behind.world.bot)).await?;
+    let mut client = Client::new(&behind.world.api.with_key(&key), &behind.world.bot);
+    assert_eq!(titles(&client.ask("tools/list", &json!({})).await?["tools"]), expected);
+    client.initialize("2025-06-18").await?;
+    let (_, _, list) = send(client.legacy(&json!(1), "tools/list", &json!({}))).await?;
+    assert_eq!(titles(&list["result"]["tools"]), expected);
+    let (_, list) = behind.world.api.get(&format!("/api/bots/{}/tools", behind.world.bot)).await?;
+    assert_eq!(titles(&list["items"]), expected);
     Ok(())
 }
 

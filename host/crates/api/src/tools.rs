@@ -13,6 +13,9 @@ use utoipa::ToSchema;
 #[derive(Serialize, ToSchema)]
 pub struct Tool {
     pub name: ToolName,
+    /// The name for people, if the MCP server that declares the tool gives one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
     pub description: String,
     /// JSON Schema of the parameters. If the bot has the tool through several resources, the schema requires the
     /// parameter `_resource`.

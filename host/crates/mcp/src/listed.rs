@@ -27,6 +27,7 @@ pub(crate) fn by_rmcp(page: &OfferedPage) -> ListToolsResult {
 fn tool(tool: &OfferedTool) -> Tool {
     let description = Some(Cow::Owned(tool.description.clone()));
     let mut listed = Tool::new_with_raw(tool.name.clone(), description, Arc::new(input(&tool.input_schema)));
+    listed.title.clone_from(&tool.title);
     listed.output_schema = tool.output_schema.as_ref().map(|schema| Arc::new(object(schema)));
     listed.annotations = Some(annotations(tool.effect));
     let mut meta = MetaObject::new();
@@ -53,6 +54,8 @@ pub(crate) struct Listed<'a> {
 #[serde(rename_all = "camelCase")]
 struct ListedTool<'a> {
     name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    title: Option<&'a str>,
     description: &'a str,
     input_schema: Schema<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,6 +98,7 @@ impl<'a> ListedTool<'a> {
         let schema = &tool.input_schema;
         ListedTool {
             name: &tool.name,
+            title: tool.title.as_deref(),
             description: &tool.description,
             input_schema: match may_have_headers(schema.as_str()) {
                 true => Schema::Object(input(schema)),
@@ -155,6 +159,7 @@ mod tests {
     fn offered(name: &str, effect: Effect, input: &Value, output: Option<&Value>) -> OfferedTool {
         OfferedTool {
             name: name.to_owned(),
+            title: (effect != Effect::Read).then(|| format!("The \"{name}\"\u{e9}")),
             description: format!("Says \"{name}\".\n"),
             input_schema: JsonText::from(input),
             output_schema: output.map(JsonText::from),

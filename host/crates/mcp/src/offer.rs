@@ -44,6 +44,8 @@ pub struct OfferedPage {
 #[derive(Clone, Debug)]
 pub struct OfferedTool {
     pub name: String,
+    /// The name that clients show to people.
+    pub title: Option<String>,
     pub description: String,
     /// The JSON Schema of the arguments, which is an object.
     pub input_schema: JsonText,

@@ -93,7 +93,9 @@ impl Watched {
             let output = tool.output_schema.as_ref().map_or("", monstrum_types::JsonText::as_str);
             let effect = format!("{:?}", tool.effect);
             let (input, operation) = (tool.input_schema.as_str(), tool.operation.as_str());
-            let texts = [tool.name.as_str(), &tool.description, input, output, operation, &effect];
+            // No title is empty.
+            let title = tool.title.as_deref().unwrap_or_default();
+            let texts = [tool.name.as_str(), title, &tool.description, input, output, operation, &effect];
             for text in texts {
                 hash.update((text.len() as u64).to_be_bytes());
                 hash.update(text);

@@ -168,8 +168,8 @@ impl BotOffer {
 }
 
 fn offered(tool: Tool) -> OfferedTool {
-    let Tool { name, description, input_schema, output_schema, operation, effect, asks, .. } = tool;
-    OfferedTool { name: name.to_string(), description, input_schema, output_schema, operation, effect, asks }
+    let Tool { name, title, description, input_schema, output_schema, operation, effect, asks, .. } = tool;
+    OfferedTool { name: name.to_string(), title, description, input_schema, output_schema, operation, effect, asks }
 }
 
 /// Returns the conversation of a call. The user of an access token cannot name another user.

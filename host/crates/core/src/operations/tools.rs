@@ -328,8 +328,10 @@ fn tool(same: &[ResolvedCall], language: &Language, effort: &Effort) -> Result<T
     for resolved in same {
         asks = asks || resolved.may_ask(effort)?;
     }
+    let title = first.tool().remote.as_ref().and_then(|remote| remote.title.as_deref());
     Ok(Tool {
         name: manifest.name.clone(),
+        title: title.map(str::to_owned),
         description: locales.text(language.best(locales), &key, &manifest.description).to_owned(),
         input_schema,
         output_schema: texts.output.clone(),

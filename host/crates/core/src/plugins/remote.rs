@@ -26,6 +26,8 @@ pub const DEFINITION_MEMBERS: [&str; 6] =
 pub struct RemoteTool {
     /// The name that the server or the agent uses.
     pub original_name: Box<str>,
+    /// The name for people, which is a part of the definition.
+    pub title: Option<Box<str>>,
     /// The SHA-256 of the approved definition.
     pub digest: [u8; 32],
 }
@@ -79,7 +81,9 @@ pub fn served(
         effect,
         result: if is_agent { ResultForm::Json } else { ResultForm::Content },
     };
-    let remote = RemoteTool { original_name: row.original_name.as_str().into(), digest };
+    let title = definition.get("title").and_then(Value::as_str).filter(|title| !title.trim().is_empty());
+    let (original_name, title) = (row.original_name.as_str().into(), title.map(Box::from));
+    let remote = RemoteTool { original_name, title, digest };
     Some(Tool::remote(manifest, remote, dimensions))
 }
 

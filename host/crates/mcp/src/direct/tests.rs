@@ -80,6 +80,7 @@ impl Offer for Echo {
 
 fn offered(name: String) -> OfferedTool {
     OfferedTool {
+        title: name.ends_with('7').then(|| format!("Tool {name}")),
         name,
         description: "Echoes".to_owned(),
         input_schema: JsonText::from(&json!({"type": "object", "properties": {"a": {"x-mcp-header": "A"}}})),
