@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 use support::Server;
@@ -84,6 +84,30 @@ async fn a_change_of_the_policy_that_changes_the_list_is_told_once() -> Result<(
     let last = stateless.next().await?.context("the stream ends with a result")?;
     assert!(last["result"].is_object(), "{last}");
     assert_eq!((stateless.next().await?, legacy.next().await?), (None, None));
+    Ok(())
+}
+
+/// A gate changes `monstrum/asks` of the tools in the list.
+#[tokio::test]
+async fn a_gate_that_asks_is_a_change_of_the_list() -> Result<()> {
+    let scene = Scene::start().await?;
+    let mut stream = Events::open(subscription(&scene.client)).await?;
+    assert_eq!(stream.method().await?, "notifications/subscriptions/acknowledged");
+    let path = format!("/api/bots/{}", scene.world.bot);
+    let set_gates = async |gates: Value| {
+        let (status, body) = scene.world.api.patch(&path, &json!({ "gates": gates })).await?;
+        ensure!(status == 200, "{status} {body}");
+        anyhow::Ok(())
+    };
+    set_gates(json!([{"action": "ask", "reason": "one"}])).await?;
+    assert_eq!(stream.method().await?, "notifications/tools/list_changed");
+    // Another reason leaves the list as it is.
+    set_gates(json!([{"action": "ask", "reason": "another"}])).await?;
+    set_gates(json!([])).await?;
+    assert_eq!(stream.method().await?, "notifications/tools/list_changed");
+    scene.world.api.delete(&path).await?;
+    let last = stream.next().await?.context("the stream ends with a result")?;
+    assert!(last["result"].is_object(), "{last}");
     Ok(())
 }
 

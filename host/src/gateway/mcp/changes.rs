@@ -91,11 +91,11 @@ impl Watched {
         let mut hash = Sha256::new();
         for tool in tools::list(app, caller, *bot, language.clone()).await? {
             let output = tool.output_schema.as_ref().map_or("", monstrum_types::JsonText::as_str);
-            let effect = format!("{:?}", tool.effect);
+            let (effect, asks) = (format!("{:?}", tool.effect), tool.asks.to_string());
             let (input, operation) = (tool.input_schema.as_str(), tool.operation.as_str());
             // No title is empty.
             let title = tool.title.as_deref().unwrap_or_default();
-            let texts = [tool.name.as_str(), title, &tool.description, input, output, operation, &effect];
+            let texts = [tool.name.as_str(), title, &tool.description, input, output, operation, &effect, &asks];
             for text in texts {
                 hash.update((text.len() as u64).to_be_bytes());
                 hash.update(text);
