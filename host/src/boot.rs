@@ -187,7 +187,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         auditor.clone(),
         Arc::clone(&policy),
         Arc::clone(&clock),
-        settings.approval_url.clone(),
+        settings.url_for_approvals(),
     ));
     let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&approvals), Arc::clone(&clock));
 

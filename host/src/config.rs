@@ -5,6 +5,7 @@
 
 #![expect(clippy::doc_markdown, reason = "help texts are not Markdown")]
 
+mod approval_url;
 mod bounded;
 mod connections;
 mod days;
@@ -89,7 +90,7 @@ pub struct ServeFlags {
     pub public_url: Option<PublicUrl>,
 
     /// URL at which people decide about approvals, with the placeholders {workspace} and {id}; answers to calls that wait
-    /// for an approval contain the URL
+    /// for an approval contain the URL [default: the console's page, with an https --public-url]
     #[arg(long, env = "MONSTRUM_APPROVAL_URL", value_name = "URL")]
     pub approval_url: Option<ApprovalUrl>,
 

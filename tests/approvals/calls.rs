@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use support::Server;
 
 use super::{FETCH, Gated, TOOL, asked, succeeded};
+use crate::console::Browser;
 use crate::http::made;
 use crate::world::{eventually, text};
 
@@ -289,6 +290,26 @@ async fn the_answer_names_the_page_for_approvals() -> Result<()> {
     );
     ensure!(!shown.contains('{'), "{shown}");
     assert_eq!(gated.approval(&id).await?["url"], shown);
+    Ok(())
+}
+
+/// Without a setting, the page is that of the console at the public URL.
+#[tokio::test]
+async fn people_decide_in_the_console_of_a_server_with_a_public_url() -> Result<()> {
+    const PUBLIC: &str = "https://monstrum.example/base";
+    for (console, is_linked) in [("on", true), ("off", false)] {
+        let server = Server::prepare(&["test-echo"])?.argument("--public-url").argument(PUBLIC);
+        let gated = Gated::on(server.argument("--console").argument(console), &json!({ "action": "ask" })).await?;
+        let answer = gated.call(&json!({})).await?;
+        let id = asked(&answer)?;
+        assert_eq!(answer["approval"].get("url").is_some(), is_linked, "{answer}");
+        if is_linked {
+            let path = text(&answer["approval"]["url"]).strip_prefix(PUBLIC).context("the public URL")?;
+            let browser = Browser::log_in(&gated.world, gated.admin.key()).await?;
+            let page = browser.page(path).await?;
+            ensure!(page.contains(TOOL) && page.contains(&id), "{page}");
+        }
+    }
     Ok(())
 }
 
