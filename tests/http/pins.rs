@@ -156,6 +156,9 @@ async fn a_decision_names_the_digest_that_was_seen_and_is_made_for_all_tools_or_
         text(&body["detail"]).starts_with("entry 1: the tool is now declared with the definition sha256:"),
         "{body}"
     );
+    let current = body["items"].as_array().context("the answer has the current tools")?;
+    assert_eq!(*current, outside.pins().await?);
+    assert_ne!(current[1]["digest"], seen[1]);
     assert_eq!(outside.statuses().await?, ["a pending", "b pending"]);
     let digest = |digest: &Value| json!({ "tools": [{ "original_name": "a", "digest": digest }] });
     let mut answers = Answers::default();

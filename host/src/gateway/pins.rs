@@ -4,7 +4,8 @@ use axum::Json;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use monstrum_api::pins::{DiscoveryResult, PinDecisions, PinnedTools};
-use monstrum_core::operations::{Admin, Operator, pins};
+use monstrum_core::operations::pins::{self, Undecided};
+use monstrum_core::operations::{Admin, Operator};
 use monstrum_core::pins::Verdict;
 use monstrum_store::ResourceRow;
 use monstrum_types::ResourceId;
@@ -37,7 +38,8 @@ pub(super) async fn discover(app: Host, caller: Operator, Id(id): Id<ResourceId>
 
 /// Approves declared tools
 ///
-/// All tools are approved, or none. The status is 409 if a tool is declared with another digest.
+/// All tools are approved, or none. The status is 409 if a tool is declared with another digest; the body then has the
+/// current tools as `items`.
 #[utoipa::path(post, path = "/api/resources/{id}/tools/approve", tag = "resources", params(("id" = ResourceId, Path)),
     request_body = PinDecisions, responses((status = 200, body = PinnedTools)))]
 pub(super) async fn approve(
@@ -45,12 +47,13 @@ pub(super) async fn approve(
     Decidable { caller, row }: Decidable,
     Input(input): Input<PinDecisions>,
 ) -> Answer<PinnedTools> {
-    Ok(Json(pins::decide(&app, &caller, row, Verdict::Approve, input).await?))
+    pins::decide(&app, &caller, row, Verdict::Approve, input).await.map(Json).map_err(undecided)
 }
 
 /// Rejects declared tools, and takes back earlier approvals
 ///
-/// All tools are rejected, or none. The status is 409 if a tool is declared with another digest.
+/// All tools are rejected, or none. The status is 409 if a tool is declared with another digest; the body then has the
+/// current tools as `items`.
 #[utoipa::path(post, path = "/api/resources/{id}/tools/reject", tag = "resources", params(("id" = ResourceId, Path)),
     request_body = PinDecisions, responses((status = 200, body = PinnedTools)))]
 pub(super) async fn reject(
@@ -58,7 +61,14 @@ pub(super) async fn reject(
     Decidable { caller, row }: Decidable,
     Input(input): Input<PinDecisions>,
 ) -> Answer<PinnedTools> {
-    Ok(Json(pins::decide(&app, &caller, row, Verdict::Reject, input).await?))
+    pins::decide(&app, &caller, row, Verdict::Reject, input).await.map(Json).map_err(undecided)
+}
+
+fn undecided(undecided: Undecided) -> Problem {
+    match undecided {
+        Undecided::Conflict(message, tools) => Problem::conflict(message).with_tools(tools),
+        Undecided::Operation(error) => error.into(),
+    }
 }
 
 /// The resource in the path, if the caller may decide about its tools. This is checked before the body is read.

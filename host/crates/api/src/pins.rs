@@ -14,7 +14,7 @@ pub struct PinnedTools {
 
 /// A tool that a server or an agent declares. Characters that a person does not see are written as escapes such as
 /// `\u{202e}`.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PinnedTool {
     /// The name under which bots use the tool.
     pub name: String,
@@ -43,7 +43,7 @@ pub struct PinnedTool {
 }
 
 /// A definition that was approved.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ApprovedDefinition {
     pub digest: String,
     #[schema(value_type = Object)]

@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use monstrum_api::oauth::OauthProposal;
+use monstrum_api::pins::PinnedTool;
 use monstrum_core::operations::OperationError;
 use monstrum_store::StoreError;
 use monstrum_types::{InputError, with_causes};
@@ -26,7 +27,14 @@ pub struct Problem {
     retry_after: Option<Duration>,
     /// The value of the header `WWW-Authenticate`.
     challenge: Option<Box<HeaderValue>>,
-    proposal: Option<Box<OauthProposal>>,
+    current: Option<Box<Current>>,
+}
+
+/// The current state of what a request names with an earlier digest.
+#[derive(Clone, Debug, Default)]
+struct Current {
+    proposal: Option<OauthProposal>,
+    tools: Option<Vec<PinnedTool>>,
 }
 
 /// The body of an error response (RFC 9457).
@@ -47,6 +55,9 @@ pub(crate) struct ProblemBody {
     /// The current proposal of an OAuth provider, if the request names another one. Absent for other errors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proposal: Option<OauthProposal>,
+    /// The current tools of a resource, if a decision names another definition of a tool. Absent for other errors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items: Option<Vec<PinnedTool>>,
 }
 
 impl Problem {
@@ -59,7 +70,7 @@ impl Problem {
             errors: Vec::new(),
             retry_after: None,
             challenge: None,
-            proposal: None,
+            current: None,
         }
     }
 
@@ -74,7 +85,14 @@ impl Problem {
 
     /// Sets the current proposal of an OAuth provider, which the request did not name.
     pub fn with_proposal(self, proposal: Box<OauthProposal>) -> Self {
-        Problem { proposal: Some(proposal), ..self }
+        let current = Current { proposal: Some(*proposal), ..Current::default() };
+        Problem { current: Some(Box::new(current)), ..self }
+    }
+
+    /// Sets the current tools of a resource, which are not those that the request names.
+    pub fn with_tools(self, tools: Vec<PinnedTool>) -> Self {
+        let current = Current { tools: Some(tools), ..Current::default() };
+        Problem { current: Some(Box::new(current)), ..self }
     }
 
     /// Returns the description of the error, which contains no secrets.
@@ -151,6 +169,7 @@ impl Problem {
 
     /// Returns the problem as JSON, with `request_id`.
     pub fn text(&self, request_id: &str) -> String {
+        let Current { proposal, tools } = self.current.as_deref().cloned().unwrap_or_default();
         let body = ProblemBody {
             kind: format!("urn:monstrum:error:{}", self.code),
             title: self.title.to_owned(),
@@ -158,7 +177,8 @@ impl Problem {
             detail: self.detail.clone(),
             request_id: request_id.to_owned(),
             errors: self.errors.clone(),
-            proposal: self.proposal.as_deref().cloned(),
+            proposal,
+            items: tools,
         };
         serde_json::to_string(&body).expect("a problem is plain strings and numbers")
     }

@@ -14,6 +14,20 @@ use crate::mcp::DiscoveryError;
 use crate::pins::{self, Choice, Refusal, TOOLS_MAX, Verdict};
 use crate::plugins::{built_in, remote};
 
+/// The reason why no decision was recorded.
+#[derive(Debug)]
+pub enum Undecided {
+    /// The tools are no longer those that the admin has read. The message says which, and the tools are the current ones.
+    Conflict(String, Vec<PinnedTool>),
+    Operation(OperationError),
+}
+
+impl From<OperationError> for Undecided {
+    fn from(error: OperationError) -> Self {
+        Undecided::Operation(error)
+    }
+}
+
 /// Lists the tools of a resource that come from its server or agent, with the decisions about them.
 pub async fn list(app: &App, caller: &Operator, id: ResourceId) -> Result<PinnedTools, OperationError> {
     let row = resource(app, caller, id).await?;
@@ -36,7 +50,21 @@ pub async fn decide(
     row: ResourceRow,
     verdict: Verdict,
     input: PinDecisions,
-) -> Result<PinnedTools, OperationError> {
+) -> Result<PinnedTools, Undecided> {
+    match record(app, caller, &row, verdict, input).await {
+        Ok(()) => Ok(shown(app, &row).await?),
+        Err(OperationError::Conflict(message)) => Err(Undecided::Conflict(message, shown(app, &row).await?.items)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn record(
+    app: &App,
+    caller: &Admin,
+    row: &ResourceRow,
+    verdict: Verdict,
+    input: PinDecisions,
+) -> Result<(), OperationError> {
     let choices = choices(input.tools)?;
     let (workspace, id) = (row.workspace_id, row.id);
     let before = app.store.resource_tools(workspace, id).await?;
@@ -48,8 +76,7 @@ pub async fn decide(
         Verdict::Reject => "resource.reject_tools",
     };
     let change = Change::new(what, &id).of_resource(id).from(&before).to(&after);
-    change.update(app, caller, app.store.write_resource_tools(workspace, id, &writes)).await?;
-    shown(app, &row).await
+    change.update(app, caller, app.store.write_resource_tools(workspace, id, &writes)).await
 }
 
 /// Returns the last discovery of a resource, or `None` if the tools of its type do not come from outside.
