@@ -52,7 +52,7 @@ impl Stream {
     async fn expect(&mut self, id: &str, status: &str) -> Result<String> {
         let (event, approval) = self.next().await?.context("the stream has ended")?;
         ensure!(approval["id"] == id && approval["status"] == status, "{approval}");
-        ensure!(approval.get("params").is_none(), "{approval}");
+        ensure!(approval["params"].is_object(), "{approval}");
         Ok(event)
     }
 }

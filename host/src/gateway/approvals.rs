@@ -31,7 +31,9 @@ pub(super) struct ApprovalQuery {
     bot_id: Option<String>,
 }
 
-/// Lists approvals, without the parameters of their calls
+/// Lists approvals
+///
+/// Parameters of more than 4 KiB are left out; `params_omitted` is then true.
 ///
 /// With `Accept: text/event-stream`, the answer is a stream with an event `approval` for each change. The id of an event
 /// identifies the change: a request with this id in the header `Last-Event-ID` continues after the change. If an approval

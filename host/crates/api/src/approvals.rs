@@ -27,17 +27,22 @@ pub struct FullApproval {
     pub digest: String,
     pub bot_id: BotId,
     /// The user on whose behalf the call is made, if the caller named one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<ApprovalUser>,
     pub tool: String,
     pub resource_id: ResourceId,
     pub operation: String,
     /// `read`, `idempotent` or `write`: the effect of the call on the upstream.
     pub effect: String,
-    /// The parameters of the call, without secrets. Invisible characters are written as escapes such as `\u{202e}`. Lists
-    /// and events omit the parameters. Null if they were deleted, 30 days after the end of the approval.
+    /// The parameters of the call, without secrets. Invisible characters are written as escapes such as `\u{202e}`. Absent
+    /// if they were deleted, 30 days after the end of the approval, or if `params_omitted` is true.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub params: Option<JsonText>,
+    /// True in lists and events in place of parameters of more than 4 KiB. The approval by itself has them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    pub params_omitted: bool,
     /// The delegations that led to the call, outermost first.
     #[schema(value_type = Vec<Object>)]
     pub links: Value,
@@ -54,12 +59,16 @@ pub struct FullApproval {
     pub allow_starter: bool,
     pub asked_by: AskedBy,
     /// The call that used the approval.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<RequestId>,
     pub created_at: UtcMillis,
     pub expires_at: UtcMillis,
     /// The key that decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<KeyId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub decided_at: Option<UtcMillis>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// The URL at which a person decides, if the server has one.
     #[serde(skip_serializing_if = "Option::is_none")]

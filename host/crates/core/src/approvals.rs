@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use monstrum_store::{ApprovalDecision, ApprovalRow, AskedApproval, PendingMax, Store, StoreError, UsedApproval};
 use monstrum_types::{
-    ApprovalId, AwaitedApproval, Clock, Code, Digest, JsonText, KeyId, RequestId, UtcMillis, WorkspaceId,
+    ApprovalId, AwaitedApproval, Clock, Code, Digest, JsonText, KeyId, RequestId, UtcMillis, WorkspaceId, with_causes,
 };
 use monstrum_vault::{AssociatedData, Vault, VaultError};
 use serde_json::{Value, json};
@@ -35,6 +35,9 @@ const PENDING_MAX: PendingMax = PendingMax { of_bot: 100, of_workspace: 1_000 };
 const CHANGES_KEPT: usize = 256;
 /// The maximum number of attempts to ask. An attempt fails only if the last approval of the call has just expired.
 const ASKED_MAX: usize = 3;
+/// The maximum size of parameters in lists, in bytes. A page of 1,000 approvals then has a few MiB, and most parameters are
+/// smaller. A sealed record of this size has less than 8 KiB.
+const LISTED_PARAMS_BYTES_MAX: usize = 4 << 10;
 
 /// An error of a step of an approval.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +73,16 @@ pub struct Use<'a> {
     pub request: RequestId,
     /// The generation at which the rows of the workspace were verified for the judgement of the call.
     pub generation: i64,
+}
+
+/// The parameters of a call that an approval is about.
+#[derive(Debug)]
+pub enum Params {
+    Whole(JsonText),
+    /// The parameters are left out of a list.
+    Omitted,
+    /// The parameters were deleted some time after the end of the approval.
+    Deleted,
 }
 
 impl Approvals {
@@ -177,13 +190,36 @@ impl Approvals {
         AwaitedApproval { id: row.id, url: self.url(row.workspace_id, row.id), expires_at: row.expires_at }
     }
 
-    /// Returns the parameters of an approval as JSON text, or `None` if they were deleted.
-    pub async fn params(&self, row: &ApprovalRow) -> Result<Option<JsonText>, ApprovalError> {
-        let Some(sealed) = self.store.approval_params(row.workspace_id, row.id).await? else { return Ok(None) };
+    /// Returns the parameters of an approval.
+    pub async fn params(&self, row: &ApprovalRow) -> Result<Params, ApprovalError> {
+        let sealed = self.store.approval_params(row.workspace_id, row.id).await?;
+        sealed.map_or(Ok(Params::Deleted), |sealed| self.unsealed(row, &sealed).map(Params::Whole))
+    }
+
+    /// Returns the parameters of an approval for a list, which leaves out large ones.
+    pub async fn listed_params(&self, row: &ApprovalRow) -> Result<Params, ApprovalError> {
+        let sealed = self.store.small_approval_params(row.workspace_id, row.id).await?;
+        let Some(sealed) = sealed else { return Ok(Params::Deleted) };
+        if sealed.is_empty() {
+            return Ok(Params::Omitted);
+        }
+        Ok(match self.unsealed(row, &sealed) {
+            Ok(params) if params.as_str().len() <= LISTED_PARAMS_BYTES_MAX => Params::Whole(params),
+            Ok(_) => Params::Omitted,
+            // A record that cannot be read must not hide the other approvals of the list.
+            Err(error) => {
+                tracing::error!(approval.id = %row.id, cause = %with_causes(&error), "the parameters of an approval \
+                    cannot be unsealed");
+                Params::Omitted
+            }
+        })
+    }
+
+    fn unsealed(&self, row: &ApprovalRow, sealed: &str) -> Result<JsonText, ApprovalError> {
         let plaintext = self.vault.unseal(&sealed.parse()?, place_of(row))?;
         let what = "it is not JSON";
         let value: Value = serde_json::from_slice(&plaintext).map_err(|_| VaultError::NotSealed { what })?;
-        Ok(Some(JsonText::from(&value)))
+        Ok(JsonText::from(&value))
     }
 
     /// Renews the policy after a grant was deleted. A failure leaves the policy stale, so no new call runs.

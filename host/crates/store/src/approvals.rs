@@ -248,6 +248,18 @@ impl Store {
         self.db.one(SEALED, args![workspace, id]).await
     }
 
+    /// Returns the sealed parameters of an approval, unless they were deleted. The text is empty in place of a record of
+    /// more than 8 KiB, which is not read.
+    pub async fn small_approval_params(
+        &self,
+        workspace: WorkspaceId,
+        id: ApprovalId,
+    ) -> Result<Option<String>, StoreError> {
+        const SEALED: &str = "select case when length(sealed) <= 8192 then sealed else '' end as value from approvals \
+                              where workspace_id = $1 and id = $2 and sealed is not null";
+        self.db.one(SEALED, args![workspace, id]).await
+    }
+
     /// Returns a page of the approvals in a workspace that match the filter, in the order of their creation.
     pub async fn approvals(
         &self,

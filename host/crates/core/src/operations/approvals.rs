@@ -14,7 +14,7 @@ use monstrum_types::{ApprovalId, Digest, UtcMillis};
 use serde_json::json;
 
 use super::change::Change;
-use super::{OperationError, Person, Reviewer, list};
+use super::{OperationError, Person, Reviewer};
 use crate::app::App;
 use crate::approvals::{ApprovalError, definition, shown as recorded};
 use crate::checks::Unchecked;
@@ -24,7 +24,7 @@ use shown::{full, short};
 /// The maximum size of a note in bytes.
 const NOTE_BYTES_MAX: usize = 1 << 10;
 
-/// Lists the approvals that the caller may see and that match `filter`, without their parameters.
+/// Lists the approvals that the caller may see and that match `filter`, without large parameters.
 pub async fn list(
     app: &App,
     caller: &Reviewer,
@@ -35,7 +35,11 @@ pub async fn list(
         return Ok(ApprovalList { items: Vec::new(), next_cursor: None });
     };
     let listed = app.store.approvals(caller.workspace, filter, page).await?;
-    Ok(list::page(listed, |row| view(app, caller, row)))
+    let mut items = Vec::with_capacity(listed.items.len());
+    for row in listed.items {
+        items.push(view(app, caller, row).await?);
+    }
+    Ok(ApprovalList { items, next_cursor: listed.next_cursor.map(|cursor| cursor.to_string()) })
 }
 
 /// Returns up to `limit` approvals that wait for a decision. The oldest are first.
@@ -58,7 +62,11 @@ pub async fn changed(
 ) -> Result<Vec<(UtcMillis, Approval)>, OperationError> {
     let Some(filter) = visible(caller, filter) else { return Ok(Vec::new()) };
     let rows = app.store.approvals_changed(caller.workspace, filter, after, limit).await?;
-    Ok(rows.into_iter().map(|row| (row.changed_at, view(app, caller, row))).collect())
+    let mut changed = Vec::with_capacity(rows.len());
+    for row in rows {
+        changed.push((row.changed_at, view(app, caller, row).await?));
+    }
+    Ok(changed)
 }
 
 /// Returns the time of the last change of an approval in the caller's workspace.
@@ -78,7 +86,7 @@ pub async fn show(app: &App, caller: &Reviewer, id: ApprovalId) -> Result<Approv
         return Ok(short(row));
     }
     let params = app.approvals.params(&row).await.map_err(unavailable)?;
-    Ok(full(app, row, params.as_ref()))
+    Ok(full(app, row, params))
 }
 
 /// Reads an approval that the caller may see.
@@ -154,7 +162,7 @@ pub async fn decide(
     };
     let decided = step(app, caller, &row, decision, note).await?;
     let params = app.approvals.params(&decided).await.map_err(unavailable)?;
-    Ok(full(app, decided, params.as_ref()))
+    Ok(full(app, decided, params))
 }
 
 /// Records a decision in the audit, makes it, and brings it into force.
@@ -219,8 +227,13 @@ fn visible(caller: &Reviewer, filter: ApprovalFilter) -> Option<ApprovalFilter> 
     filter.bot.is_none_or(|bot| bot == own).then_some(ApprovalFilter { bot: Some(own), ..filter })
 }
 
-fn view(app: &App, caller: &Reviewer, row: ApprovalRow) -> Approval {
-    if caller.kind == KeyKind::Bot { short(row) } else { full(app, row, None) }
+/// Returns an approval as an item of a list.
+async fn view(app: &App, caller: &Reviewer, row: ApprovalRow) -> Result<Approval, OperationError> {
+    if caller.kind == KeyKind::Bot {
+        return Ok(short(row));
+    }
+    let params = app.approvals.listed_params(&row).await.map_err(unavailable)?;
+    Ok(full(app, row, params))
 }
 
 fn unavailable(error: ApprovalError) -> OperationError {

@@ -126,9 +126,25 @@ pub(crate) async fn an_approval_is_asked_for_decided_and_used_once(store: &Store
     asked(store, &approval(&bot, 1)).await;
     assert_eq!(store.purge_approval_params(LATER.plus_ms(1)).await.unwrap(), 1);
     assert_eq!(store.approval_params(workspace, row.id).await.unwrap(), None);
+    assert_eq!(store.small_approval_params(workspace, row.id).await.unwrap(), None);
     assert_eq!(store.purge_approvals(LATER).await.unwrap(), 0);
     assert_eq!(store.purge_approvals(LATER.plus_ms(1)).await.unwrap(), 1);
     assert_eq!(store.approval(workspace, row.id).await.unwrap(), None);
+}
+
+pub(crate) async fn large_parameters_are_not_read_for_a_list(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let bot = bot(store, workspace, "b").await;
+    let foreign = other_workspace(store).await;
+    for (number, bytes, is_read) in [(1, 8192, true), (2, 8193, false)] {
+        let (row, sealed) = (approval(&bot, number), "x".repeat(bytes));
+        assert!(matches!(store.ask_approval(&row, &sealed, MAX).await.unwrap(), AskedApproval::New(_)));
+        let expected = if is_read { sealed.as_str() } else { "" };
+        let small = store.small_approval_params(workspace, row.id).await.unwrap();
+        assert_eq!(small.as_deref(), Some(expected), "{bytes} bytes");
+        assert_eq!(store.approval_params(workspace, row.id).await.unwrap(), Some(sealed));
+        assert_eq!(store.small_approval_params(foreign, row.id).await.unwrap(), None);
+    }
 }
 
 pub(crate) async fn of_concurrent_uses_of_an_approval_one_succeeds(store: &Store) {

@@ -213,6 +213,7 @@ cases! {
     }
     approvals {
         an_approval_is_asked_for_decided_and_used_once,
+        large_parameters_are_not_read_for_a_list,
         of_concurrent_uses_of_an_approval_one_succeeds,
         denied_void_and_expired_approvals_permit_nothing,
         pending_approvals_are_limited,

@@ -6,9 +6,15 @@ use monstrum_types::{JsonText, is_invisible};
 use serde_json::{Map, Value};
 
 use crate::app::App;
+use crate::approvals::Params;
 
 /// Returns an approval as its approvers read it.
-pub(super) fn full(app: &App, row: ApprovalRow, params: Option<&JsonText>) -> Approval {
+pub(super) fn full(app: &App, row: ApprovalRow, params: Params) -> Approval {
+    let (params, params_omitted) = match params {
+        Params::Whole(params) => (Some(JsonText::from(&written_out(params.value()))), false),
+        Params::Omitted => (None, true),
+        Params::Deleted => (None, false),
+    };
     let url = app.approvals.url(row.workspace_id, row.id);
     let user = row.app_id.zip(row.user_id);
     let user = user.map(|(app, user)| ApprovalUser { app_id: visible(app), user_id: visible(user) });
@@ -23,7 +29,8 @@ pub(super) fn full(app: &App, row: ApprovalRow, params: Option<&JsonText>) -> Ap
         resource_id: row.resource_id,
         operation: row.operation,
         effect: row.effect,
-        params: params.map(|params| JsonText::from(&written_out(params.value()))),
+        params,
+        params_omitted,
         links: row.links,
         labels: row.labels,
         gates: row.gates,
