@@ -12,8 +12,8 @@ use super::{ClientError, QUOTED_BYTES_MAX, ServerIdentity, shortened};
 
 /// The maximum length of a page cursor, in bytes.
 const CURSOR_BYTES_MAX: usize = 4096;
-/// The maximum number of pages. A server could otherwise send any number of empty pages.
-const PAGES_MAX: usize = 64;
+/// The maximum number of pages without tools. The limit of tools bounds the other pages, which may have one tool each.
+const EMPTY_PAGES_MAX: usize = 64;
 /// The members of a tool's declaration that the host keeps. The others have no effect on calls.
 const MEMBERS: [&str; 6] = ["name", "title", "description", "inputSchema", "outputSchema", "annotations"];
 
@@ -53,7 +53,8 @@ impl Connection {
         let mut tools: Vec<ListedTool> = Vec::new();
         let (mut names, mut cursors) = (HashSet::new(), HashSet::new());
         let (mut bytes_left, mut ttl, mut cursor) = (limits.bytes_max, None, None::<String>);
-        for _ in 0..PAGES_MAX {
+        let mut empty_pages = 0;
+        loop {
             let params = cursor.as_ref().map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
             let request = |agreement: &Agreement, id: u64| agreement.request(id, "tools/list", params.clone());
             let answer = self.ask(wire, bytes_left, &request).await;
@@ -64,6 +65,12 @@ impl Connection {
             };
             if tools.len() + page.len() > limits.tools_max {
                 let message = format!("the MCP server has more than {} tools", limits.tools_max);
+                return Err(ClientError::TooMuch(message));
+            }
+            empty_pages += usize::from(page.is_empty());
+            if empty_pages > EMPTY_PAGES_MAX {
+                let message =
+                    format!("the tool list of the MCP server has more than {EMPTY_PAGES_MAX} pages without tools");
                 return Err(ClientError::TooMuch(message));
             }
             for declared in page {
@@ -84,7 +91,6 @@ impl Connection {
                 return Err(ClientError::Invalid("the pages of the tool list repeat".to_owned()));
             }
         }
-        Err(ClientError::TooMuch(format!("the tool list of the MCP server has more than {PAGES_MAX} pages")))
     }
 }
 

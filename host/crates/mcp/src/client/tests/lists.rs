@@ -42,6 +42,11 @@ async fn lists_that_exceed_a_limit_are_refused() {
         (0..count).map(|number| tool(&format!("{prefix}{number}"))).collect()
     };
     assert_eq!(list(vec![json!({ "tools": many(512, "a") })]).await.0.unwrap().tools.len(), 512);
+    let single = |count: usize| -> Vec<Value> {
+        let page = |number: usize| json!({"tools": [tool(&number.to_string())], "nextCursor": number.to_string()});
+        (0..count).map(page).chain([json!({"tools": []})]).collect()
+    };
+    assert_eq!(list(single(512)).await.0.unwrap().tools.len(), 512, "a page may have one tool");
     let half = || tool(&"x".repeat(1 << 20));
     let endless: Vec<Value> = (0..100).map(|page| json!({"tools": [], "nextCursor": page.to_string()})).collect();
     for (pages, expected) in [
@@ -55,7 +60,8 @@ async fn lists_that_exceed_a_limit_are_refused() {
             vec![json!({"tools": [half()], "nextCursor": "2"}), json!({ "tools": [half()] })],
             "the tool list of the MCP server is larger than 2048 KiB",
         ),
-        (endless, "the tool list of the MCP server has more than 64 pages"),
+        (single(513), "the MCP server has more than 512 tools"),
+        (endless, "the tool list of the MCP server has more than 64 pages without tools"),
     ] {
         assert_eq!(list(pages).await.0.unwrap_err().to_string(), expected);
     }
