@@ -1,12 +1,18 @@
 //! Several connections of one resource.
 
-use anyhow::Result;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use futures::future::try_join_all;
 use serde_json::{Value, json};
-use support::{Agent, hello};
+use support::{Agent, InProcess, hello};
 use tokio_tungstenite::tungstenite::Message;
 
 use super::{Scene, ending, sum, tool};
-use crate::world::text;
+use crate::http::made;
+use crate::world::{eventually, text};
 
 /// Says hello and returns the close code, and the code of the error before it.
 async fn refused(scene: &Scene, tools: &Value, change: &Value) -> Result<(u16, String)> {
@@ -51,9 +57,7 @@ async fn a_resource_has_eight_connections() -> Result<()> {
     let ninth = json!({"instance": "ninth"});
     assert_eq!(refused(&scene, &json!([sum()]), &ninth).await?, (1013, "too_many_connections".to_owned()));
     agents.pop();
-    let connected = crate::world::eventually("a connection is free", async || {
-        Ok(scene.agent_as(&json!([sum()]), &ninth).await.ok())
-    });
+    let connected = eventually("a connection is free", async || Ok(scene.agent_as(&json!([sum()]), &ninth).await.ok()));
     connected.await?;
     Ok(())
 }
@@ -110,7 +114,71 @@ async fn an_agent_with_other_tools_replaces_the_others_only_if_it_says_so() -> R
     Ok(())
 }
 
-/// Many agents connect at once, as after a restart of the server.
+/// Connects eight agents for each of these keys at once. The agents have the same instances each time.
+async fn crowd(url: &str, keys: &[String]) -> Result<Vec<Agent>> {
+    let connecting = keys.iter().flat_map(|key| {
+        (0..8).map(move |index| async move {
+            Agent::connect(url, key, &json!([sum()]), &json!({"instance": index.to_string()})).await
+        })
+    });
+    try_join_all(connecting).await
+}
+
+/// Agents of many resources connect again at once, as after a failure of their network. Renewals of the policy are merged
+/// for 200 ms.
+#[tokio::test]
+async fn two_hundred_agents_that_connect_again_cause_few_renewals() -> Result<()> {
+    let host = InProcess::start(&[]).await?;
+    let (api, url) = (host.api()?, host.running.base_url.clone());
+    let (bot, role) = (api.bot("tester").await?, api.role("agents", &["*"]).await?);
+    let mut keys = Vec::new();
+    for index in 0..25 {
+        let new = json!({"resource_type": "agent", "name": format!("lab{index}")});
+        let resource = made(&api, "/api/resources", &new).await?;
+        api.bind(&bot, &resource, &role, &json!({})).await?;
+        let new = json!({"name": format!("lab{index}"), "kind": "agent", "resource_id": resource});
+        let (status, key) = api.post("/api/keys", &new).await?;
+        ensure!(status == 201, "{status} {key}");
+        keys.push(text(&key["key"]).to_owned());
+    }
+    let has_all = async || {
+        let (_, list) = api.get(&format!("/api/bots/{bot}/tools")).await?;
+        anyhow::Ok((list["items"].as_array().map(Vec::len) == Some(25)).then_some(()))
+    };
+    let agents = crowd(&url, &keys).await?;
+    eventually("the bot has the tools of all agents", &has_all).await?;
+
+    let (mut renewals, count) = (host.running.app.policy.renewals(), Arc::new(AtomicU32::new(0)));
+    let (counted, began) = (Arc::clone(&count), Instant::now());
+    let counting = tokio::spawn(async move {
+        while renewals.changed().await.is_ok() {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    drop(agents);
+    let agents = crowd(&url, &keys).await?;
+    let echoes: Vec<_> = agents.into_iter().map(|agent| tokio::spawn(agent.echo())).collect();
+    eventually("the bot has the tools of all agents again", &has_all).await?;
+    for index in 0..25 {
+        // A renewal that began while the agents connected may end only now.
+        let called = async || {
+            let answer = api.call(&bot, &format!("lab{index}__sum"), &json!({})).await?;
+            anyhow::Ok((answer["status"] == "success").then_some(()))
+        };
+        eventually("the agent answers", called).await?;
+    }
+    let (renewed, took) = (count.load(Ordering::Relaxed), began.elapsed());
+    let merged = u32::try_from(took.as_millis() / 200)? + 1;
+    assert!(renewed <= merged, "{renewed} renewals in {took:?}");
+    counting.abort();
+    host.stop().await;
+    for echo in echoes {
+        echo.await?;
+    }
+    Ok(())
+}
+
+/// Many agents of one resource connect at once. Those that find no room do not disturb the others.
 #[tokio::test]
 async fn a_storm_of_two_hundred_connections() -> Result<()> {
     let scene = Scene::start().await?;
@@ -126,7 +194,7 @@ async fn a_storm_of_two_hundred_connections() -> Result<()> {
     while let Some(agent) = connecting.join_next().await {
         agents.extend(agent?);
     }
-    assert!((1..=8).contains(&agents.len()), "{}", agents.len());
+    assert_eq!(agents.len(), 8, "as many connections as a resource has");
     scene.has(&["lab__sum"]).await?;
     let calls: Vec<_> = (0..8).map(|n| scene.call("lab__sum", &json!({"n": n}))).collect();
     let echoes: Vec<_> = agents.into_iter().map(|agent| tokio::spawn(agent.echo())).collect();
