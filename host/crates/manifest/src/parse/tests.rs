@@ -337,6 +337,8 @@ fn every_rule_has_an_error() {
         plain("- method: token", "- method: oauth2_device_code\n      oauth_config: { token_url: \"file:///x\" }"),
         field("{ field: key, type: secret }"),
         field("{ field: api_base, type: string }"),
+        field("{ field: a, type: json }"),
+        field("{ field: a, schema: { type: object } }"),
         field("{ field: \"a b\" }"),
         field("{ field: a }\n    - { field: a }"),
         field("{ field: a, type: enum }"),
@@ -465,6 +467,10 @@ fn every_rule_has_an_error() {
         monstrum.yaml:8:27: resource_type.config_schema[0].type: a configuration is stored and shown as plain text: put secrets into credential_schema
     "- { field: api_base, type: string }"
         monstrum.yaml:8:32: resource_type.config_schema[0].type: the type of api_base must be `url`, because api_base determines where credentials are sent
+    "- { field: a, type: json }"
+        monstrum.yaml:8:25: resource_type.config_schema[0].type: only built-in types can have a field of type `json` or a field with a schema
+    "- { field: a, schema: { type: object } }"
+        monstrum.yaml:8:7: resource_type.config_schema[0].type: only built-in types can have a field of type `json` or a field with a schema
     "- { field: \"a b\" }"
         monstrum.yaml:8:16: resource_type.config_schema[0].field: expected 1 to 64 letters, digits, `_` or `-`
     "- { field: a }\n    - { field: a }"
