@@ -252,6 +252,34 @@ async fn every_request_for_a_token_names_the_resource() -> Result<()> {
     Ok(())
 }
 
+/// A provider of the type serves the resources that have none of their own.
+#[tokio::test]
+async fn the_provider_of_a_resource_comes_before_the_one_of_its_type() -> Result<()> {
+    let protected = Protected::start().await?;
+    let of_type = AuthorizationServer::start().await?;
+    let issuer = of_type.issuer();
+    let new = json!({
+        "resource_type": "mcp", "client_id": "of-the-type", "client_secret": "a secret of the type",
+        "authorization_url": format!("{issuer}/authorize"), "token_url": format!("{issuer}/token"), "scopes": ["all"],
+    });
+    let (status, provider) = protected.api().post("/api/oauth/providers", &new).await?;
+    ensure!(status == 201 && provider["resource_id"].is_null(), "{status} {provider}");
+    let (page, _) = protected.begun().await?;
+    assert!(page.starts_with(&format!("{issuer}/authorize?")), "{page}");
+
+    protected.ready().await?;
+    assert_eq!(protected.providers().await?.as_array().map(Vec::len), Some(2), "both providers exist");
+    let (page, _) = protected.begun().await?;
+    assert!(page.starts_with(&format!("{}/authorize?", protected.auth.issuer())), "{page}");
+    assert_eq!(protected.credential().await?["status"], "ready");
+    // A refresh uses the provider of the resource, too.
+    protected.mcp.require_token(&protected.auth.next_access_token());
+    assert_eq!(protected.call().await?, (json!("success"), Value::Null, 2));
+    assert_eq!(protected.auth.forms().len(), 2);
+    assert!(of_type.requests().is_empty(), "{:?}", of_type.requests());
+    Ok(())
+}
+
 /// A token that the server rejects is refreshed, and the call with the new token succeeds.
 #[tokio::test]
 async fn a_token_that_is_rejected_once_is_refreshed() -> Result<()> {
