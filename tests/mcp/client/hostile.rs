@@ -27,7 +27,11 @@ async fn lists_over_the_limits_are_failed_discoveries() -> Result<()> {
         (page(&[], Some("again")), "the pages of the tool list repeat"),
         (page(&[tool("a", &"x".repeat(3 << 20))], None), "is larger than 2048 KiB"),
         (McpReply::text(200, "application/json", "[").flooding(&large), "is larger than 10 MiB"),
-        (McpReply::text(200, "application/json", "").header("content-length", "104857600"), ""),
+        // A body of 100 MiB, which the head announces.
+        (
+            McpReply::text(200, "application/json", "[").header("content-length", "104857600").flooding(&large),
+            "is larger than 10 MiB",
+        ),
         (McpReply::events(&[]).flooding(&event), "is larger than 2048 KiB"),
         (McpReply::events(&["data: "]).flooding(&large), "has an event that is larger than 1 MiB"),
     ] {
@@ -46,9 +50,13 @@ async fn lists_over_the_limits_are_failed_discoveries() -> Result<()> {
 #[tokio::test]
 async fn invalid_and_hidden_tools_do_not_serve() -> Result<()> {
     let schema = |schema: Value| json!({"name": "bad", "inputSchema": schema});
+    // The resource may send requests to this server.
+    let elsewhere = FakeMcp::start(Generation::Stateless, &[]).await?;
+    let foreign = json!({"type": "object", "properties": {"a": {"$ref": elsewhere.url()}}});
     let config = json!({"definitions": "first"});
     for (bad, status, reason) in [
-        (schema(json!({"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1/a"}}})), "invalid", "$ref"),
+        (schema(foreign.clone()), "invalid", "$ref"),
+        (json!({"name": "bad", "inputSchema": {"type": "object"}, "outputSchema": foreign}), "invalid", "$ref"),
         (schema(json!({"type": "object", "properties": {"_resource": {"type": "string"}}})), "invalid", "_resource"),
         (schema(json!({"type": "nonsense"})), "invalid", ""),
         (tool("bad", &"x".repeat(9 << 10)), "invalid", "8192 bytes"),
@@ -64,7 +72,9 @@ async fn invalid_and_hidden_tools_do_not_serve() -> Result<()> {
         assert!(text(&pin["reason"]).contains(reason), "{pin}");
         assert!(!pin.to_string().contains('\u{202e}'), "hidden characters are written out");
         assert_eq!(behind.world.tools().await?, ["notes__note"]);
+        behind.echoed("notes__note", &json!({})).await?;
     }
+    assert!(elsewhere.requests().is_empty(), "schemas are never fetched: {:?}", elsewhere.requests());
     Ok(())
 }
 
