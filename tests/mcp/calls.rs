@@ -7,6 +7,7 @@ use support::Server;
 
 use super::Scene;
 use crate::http::{Answers, send};
+use crate::locked::Locked;
 use crate::stable::stable;
 use crate::world::{eventually, text};
 
@@ -49,6 +50,32 @@ async fn outcomes_are_results_that_a_model_can_read() -> Result<()> {
     let row = scene.world.api.audit(text(&data["request_id"])).await?;
     assert_eq!((&row["tool"], &row["status"]), (&json!("test_echo_run"), &json!("success")));
     Ok(())
+}
+
+/// While another process locks the database, the audit cannot be written, so no call runs. The answer is not a result,
+/// because no call was judged.
+#[tokio::test]
+async fn a_call_that_cannot_be_recorded_is_answered_with_503() -> Result<()> {
+    let scene = Scene::start().await?;
+    let mut session = scene.client.clone();
+    session.initialize("2025-11-25").await?;
+    let params = json!({"name": "test_echo_fetch", "arguments": {"path": "/echo"}});
+    let stateless = || send(scene.client.stateless("tools/call", &params));
+    let locked = Locked::hold(&scene.world.server.data_dir().join("monstrum.db")).await?;
+    let in_session = send(session.legacy(&json!(2), "tools/call", &params));
+    let (stateless_answer, session_answer) = tokio::try_join!(stateless(), in_session)?;
+    for (status, headers, body) in [stateless_answer, session_answer] {
+        assert_eq!((status, &headers["retry-after"]), (503, &"1".parse()?), "{body}");
+        assert_eq!(body["type"], "urn:monstrum:error:unavailable", "{body}");
+        assert_eq!(body["detail"], "the audit cannot be written; try again later", "{body}");
+    }
+    assert_eq!(scene.world.github.requests().len(), 0, "a call that is not recorded reached the upstream");
+    locked.release().await?;
+    eventually("calls succeed again", async || {
+        let (_, _, body) = stateless().await?;
+        Ok((body["result"]["isError"] == false).then_some(()))
+    })
+    .await
 }
 
 #[tokio::test]
