@@ -84,6 +84,30 @@ async fn each_use_is_a_call_with_a_record() -> Result<()> {
     Ok(())
 }
 
+/// An approval is also of the bytes that travel beside the parameters.
+#[tokio::test]
+async fn an_approval_to_write_a_file_permits_no_other_content() -> Result<()> {
+    let doors = doors().await?;
+    let gates = json!([{ "action": "ask", "tools": ["sandbox_write_file"], "allow_starter": true }]);
+    let (status, body) = doors.api.patch(&format!("/api/bots/{}", doors.bot), &json!({ "gates": gates })).await?;
+    ensure!(status == 200, "{status} {body}");
+    let write = async |text: &str| guest(&doors, "write", &json!({ "path": "a.txt", "text": text })).await;
+    assert_eq!(write("first").await?["code"], "denied");
+    let (_, list) = doors.api.get("/api/approvals?status=pending").await?;
+    let approval = &list["items"][0];
+    assert_eq!((&approval["tool"], &approval["params"]["bytes"]), (&json!("sandbox_write_file"), &json!(5)), "{list}");
+    let decision = json!({ "decision": "approve", "digest": approval["digest"] });
+    let (status, body) = doors.api.post(&format!("/api/approvals/{}", text(&approval["id"])), &decision).await?;
+    ensure!(status == 200, "{status} {body}");
+    // The other content has the same length.
+    assert_eq!(write("other").await?["code"], "denied");
+    assert!(doors.machines.files().is_empty());
+    assert_eq!(write("first").await?, "written");
+    assert_eq!(doors.machines.files().get("/workspace/a.txt").map(|content| &content[..]), Some(&b"first"[..]));
+    assert_eq!(write("first").await?["code"], "denied", "one approval permits one write");
+    Ok(())
+}
+
 #[tokio::test]
 async fn what_is_refused_says_why_in_the_codes_of_the_contract() -> Result<()> {
     let doors = doors().await?;
