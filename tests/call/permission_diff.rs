@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -165,6 +165,34 @@ async fn a_version_that_grew_waits() -> Result<()> {
     ["a parameter less",["1.0.0","needs_approval","1.1.0",["scope dimension `repos` no longer checks `owner_repo`"]]]
     ["another default place",["1.0.0","needs_approval","1.1.0",["the default of `api_base` is https://evil.example"]]]
     "#);
+    Ok(())
+}
+
+/// Lists of tools and clients rely on the effect, so a version that lowers an effect waits. A higher effect does not.
+#[tokio::test]
+async fn a_version_that_lowers_an_effect_waits() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    world.grant_all("github").await?;
+    let folder = world.server.plugins_dir().join("github");
+    let effect = async || -> Result<Value> {
+        let (_, tools) = world.api.get(&format!("/api/bots/{}/tools", world.bot)).await?;
+        let mut tools = tools["items"].as_array().into_iter().flatten();
+        let tool = tools.find(|tool| tool["name"] == "github_create_issue").context("the tool is not listed")?;
+        Ok(tool["effect"].clone())
+    };
+    let [write, idempotent] =
+        ["write", "idempotent"].map(|effect| format!("operation: issue.write\n      effect: {effect}\n"));
+    assert_eq!(effect().await?, "write");
+    edit(&folder, |text| text.replacen(&write, &idempotent, 1))?;
+    reloaded(&world, "github").await?;
+    let expected = "tool `github_create_issue` has effect `idempotent` instead of `write`";
+    assert_eq!(pending(&world, "github").await?, json!(["1.0.0", "needs_approval", "1.0.0", [expected]]));
+    assert_eq!(effect().await?, "write");
+    ensure!(approve(&world, "github", &json!({})).await?.0 == 200);
+    assert_eq!(effect().await?, "idempotent");
+    edit(&folder, |text| text.replacen(&idempotent, &write, 1))?;
+    assert_eq!(reloaded(&world, "github").await?[1], "loaded");
+    assert_eq!(effect().await?, "write");
     Ok(())
 }
 
