@@ -142,6 +142,30 @@ async fn another_version_of_the_plugin_asks_anew() -> Result<()> {
     Ok(())
 }
 
+/// The component changes, and the manifest stays the same.
+#[tokio::test]
+async fn another_component_of_the_plugin_asks_anew() -> Result<()> {
+    let gated = Gated::start().await?;
+    let id = gated.approved(&json!({})).await?;
+    let path = gated.world.server.plugins_dir().join("test-echo/plugin.wasm");
+    let original = fs::read(&path)?;
+    let load = async |component: &[u8]| {
+        fs::write(&path, component)?;
+        let (status, entry) = gated.world.api.post("/api/plugins/test-echo/reload", &Value::Null).await?;
+        ensure!(status == 200 && entry["status"] == "loaded", "{status} {entry}");
+        anyhow::Ok(entry["digest"].clone())
+    };
+    let digest = load(original.as_slice()).await?;
+    // A custom section without content changes only the digest.
+    let changed = [original.as_slice(), b"\x00\x05\x04note".as_slice()].concat();
+    assert_ne!(load(changed.as_slice()).await?, digest);
+    assert_ne!(gated.ask(&json!({})).await?, id);
+    assert_eq!(gated.approval(&id).await?["status"], "approved");
+    assert_eq!(load(original.as_slice()).await?, digest);
+    ensure!(succeeded(&gated.call(&json!({})).await?), "the first component is the approved one again");
+    Ok(())
+}
+
 /// A call through a delegation is another call than the same call without it.
 #[tokio::test]
 async fn another_chain_of_bots_asks_anew() -> Result<()> {
