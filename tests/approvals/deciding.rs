@@ -3,13 +3,17 @@
 use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
 use monstrum_core::policy::row_seals;
-use monstrum_store::{ApprovalKind, ApprovalRow, ApprovalStatus, AskedApproval, PendingMax, StoreOptions};
-use monstrum_types::{ApprovalId, Clock, SystemClock};
+use monstrum_store::{
+    ApprovalDecision, ApprovalKind, ApprovalRow, ApprovalStatus, AskedApproval, DEFAULT_WORKSPACE, PendingMax,
+    StoreOptions,
+};
+use monstrum_types::{ApprovalId, Clock, KeyId, SystemClock};
 use serde_json::{Value, json};
 use support::{Api, Server};
 
 use super::{ECHO, Gated, TOOL, asked, succeeded};
 use crate::http::Answers;
+use crate::tamper::sqlite;
 use crate::world::{eventually, text};
 
 /// Calls as each kind of key, and tries to decide with each kind of key.
@@ -315,5 +319,47 @@ async fn an_expired_approval_is_not_decided() -> Result<()> {
     })
     .await?;
     ensure!(!succeeded(&gated.world.call(TOOL, &json!({})).await?), "the gate is in force");
+    Ok(())
+}
+
+/// Replaces the pending approval of a call with one that expired a moment ago. `is_approved`: a person had approved it.
+async fn expire(gated: &Gated, id: &str, is_approved: bool) -> Result<()> {
+    let data = gated.world.server.data_dir();
+    let options = StoreOptions::sqlite(data.join("monstrum.db"));
+    let store = row_seals::open_with_key_file(options, &data.join("master.key")).await?;
+    let workspace = store.workspace_named(DEFAULT_WORKSPACE).await?.context("the default workspace does not exist")?.id;
+    let row = store.approval(workspace, id.parse()?).await?.context("the approval does not exist")?;
+    let sealed = store.approval_params(workspace, row.id).await?.context("the approval has no parameters")?;
+    sqlite(&data, &["delete from approvals"]).await?;
+    let now = SystemClock.now();
+    let row = ApprovalRow { created_at: now.plus_ms(-60_000), expires_at: now.plus_ms(-1), ..row };
+    let max = PendingMax { of_bot: 100, of_workspace: 100 };
+    ensure!(matches!(store.ask_approval(&row, &sealed, max).await?, AskedApproval::New(_)));
+    if is_approved {
+        let at = now.plus_ms(-30_000);
+        let decided = store.decide_approval(&row, ApprovalDecision::Approve, KeyId::new(), None, at).await?;
+        ensure!(decided.is_some_and(|row| row.status == ApprovalStatus::Approved));
+    }
+    store.close().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_call_of_an_expired_approval_asks_anew() -> Result<()> {
+    for is_approved in [false, true] {
+        let gated = Gated::start().await?;
+        let id = gated.ask(&json!({})).await?;
+        expire(&gated, &id, is_approved).await?;
+        let anew = gated.ask(&json!({})).await?;
+        assert_ne!(anew, id);
+        eventually("the approval has expired", async || {
+            Ok((gated.approval(&id).await?["status"] == "expired").then_some(()))
+        })
+        .await?;
+        assert_eq!(gated.approval(&anew).await?["digest"], gated.approval(&id).await?["digest"], "the same call");
+        assert_eq!(gated.decide_as(&gated.admin, &id, "approve").await?.0, 409);
+        gated.approve(&anew).await?;
+        ensure!(succeeded(&gated.call(&json!({})).await?));
+    }
     Ok(())
 }
