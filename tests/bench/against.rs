@@ -103,7 +103,8 @@ impl Against {
             | Part::Cpu
             | Part::Audit
             | Part::Sandbox
-            | Part::Changes => programs::measure(part, builds, rounds, self.seconds).await,
+            | Part::Changes
+            | Part::Console => programs::measure(part, builds, rounds, self.seconds).await,
         }
     }
 }

@@ -15,6 +15,7 @@ mod agents;
 mod bare;
 mod changes;
 mod charged;
+mod console;
 mod cpu;
 mod durable;
 mod egress;
@@ -79,6 +80,9 @@ struct Arguments {
     /// other revision is built in a worktree in target/against, which is kept
     #[arg(long, value_name = "REVISION", conflicts_with = "write")]
     against: Option<String>,
+    /// Leave out the rows that need Chromium
+    #[arg(long, hide = true)]
+    without_browser: bool,
     /// The measured commit
     #[arg(long, value_name = "COMMIT", default_value = "unknown", hide = true)]
     revision: String,
@@ -139,6 +143,8 @@ enum Part {
     Changes,
     /// Calls over HTTP of one and of two hosts on PostgreSQL
     Postgres,
+    /// The pages of the console
+    Console,
 }
 
 impl Part {
@@ -174,7 +180,8 @@ async fn run(arguments: Arguments) -> Result<()> {
 }
 
 async fn bench(arguments: Arguments) -> Result<()> {
-    let Arguments { json, only, quick, write, against, revision, rounds, seconds, instead: _ } = arguments;
+    let Arguments { json, only, quick, write, against, without_browser, revision, rounds, seconds, instead: _ } =
+        arguments;
     let is_wanted = |part: Part| if quick { part.is_quick() } else { only.is_empty() || only.contains(&part) };
     let parts = Part::value_variants().iter().copied().filter(|part| is_wanted(*part));
     let (rounds, seconds) = (rounds.into(), seconds.into());
@@ -190,7 +197,7 @@ async fn bench(arguments: Arguments) -> Result<()> {
     // A part that fails does not discard the results of the other parts.
     let mut failed = Vec::new();
     for part in parts {
-        match measure(part, rounds, seconds, &report.machine).await {
+        match measure(part, rounds, seconds, !without_browser, &report.machine).await {
             Ok(rows) => report.rows.extend(rows),
             Err(error) => {
                 println!("  error: {error:#}");
@@ -215,8 +222,9 @@ async fn bench(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Measures a part that starts its own servers or needs no server.
-async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> Result<Vec<Row>> {
+/// Measures a part that starts its own servers or needs no server. `has_browser` tells whether Chromium and its packages
+/// are installed.
+async fn measure(part: Part, rounds: usize, seconds: u64, has_browser: bool, machine: &Machine) -> Result<Vec<Row>> {
     let title = match part {
         Part::Call | Part::Cpu | Part::Audit => return Ok(Vec::new()),
         Part::Http => "a call over HTTP",
@@ -234,6 +242,7 @@ async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> 
         Part::Changes => "a change among 500 000 bindings",
         Part::Sandbox => "sandboxes",
         Part::Postgres => "hosts on PostgreSQL",
+        Part::Console => "the console",
     };
     println!("  {title} …");
     match part {
@@ -253,6 +262,7 @@ async fn measure(part: Part, rounds: usize, seconds: u64, machine: &Machine) -> 
         Part::Changes => changes::measure(rounds, machine).await,
         Part::Sandbox => sandboxes::measure(rounds).await,
         Part::Postgres => postgres::measure(rounds, seconds).await,
+        Part::Console => console::measure(rounds, seconds, machine, has_browser).await,
     }
 }
 

@@ -26,6 +26,12 @@ pub enum Measure {
     Tail,
     /// The memory in use. Less is better.
     Memory,
+    /// A size on the network in units of 1000 bytes. Less is better.
+    Kilobytes,
+    /// A share of a time. Less is better.
+    Percent,
+    /// A number of events. Less is better.
+    Count,
 }
 
 /// The results of one side of a row.
@@ -34,6 +40,7 @@ pub enum Measure {
 pub enum Figures {
     Times(Sample),
     Memory { kibibytes: f64 },
+    Number { value: f64 },
 }
 
 /// The result of one measurement.
@@ -70,7 +77,12 @@ impl Row {
         let ratio = match measure {
             Measure::Time => rounds.ratio_of_times(),
             Measure::Tail => rounds.ratio_of_tails(),
-            Measure::Rate | Measure::Megabytes | Measure::Memory => rounds.ratio_of_rates(),
+            Measure::Rate
+            | Measure::Megabytes
+            | Measure::Memory
+            | Measure::Kilobytes
+            | Measure::Percent
+            | Measure::Count => rounds.ratio_of_rates(),
         };
         Row {
             name: name.to_owned(),
@@ -99,6 +111,20 @@ impl Row {
         }
     }
 
+    /// Creates a row that compares two numbers and has no goal.
+    pub fn of_numbers((name, floor_name): (&str, &str), measure: Measure, subject: f64, floor: f64) -> Row {
+        Row {
+            name: name.to_owned(),
+            measure,
+            subject: Figures::Number { value: subject },
+            floor_name: floor_name.to_owned(),
+            floor: Figures::Number { value: floor },
+            ratio: subject / floor,
+            goal: None,
+            is_met: None,
+        }
+    }
+
     /// Adds a goal, and whether it is met.
     #[must_use]
     pub fn with_goal(self, goal: &str, is_met: bool) -> Row {
@@ -109,24 +135,34 @@ impl Row {
     pub fn median_us(&self) -> Option<f64> {
         match self.subject {
             Figures::Times(sample) => Some(sample.median_us),
-            Figures::Memory { .. } => None,
+            Figures::Memory { .. } | Figures::Number { .. } => None,
         }
     }
 
     fn median(&self, side: &Figures) -> String {
         match (side, self.measure) {
             (Figures::Memory { kibibytes }, _) => format!("{:.1} MiB", kibibytes / 1024.0),
+            (Figures::Number { value }, measure) => number(*value, measure),
             (Figures::Times(side), Measure::Rate) => format!("{:.0} /s", side.per_second),
             (Figures::Times(side), Measure::Megabytes) => format!("{:.0} MB/s", side.per_second),
-            (Figures::Times(side), Measure::Time | Measure::Tail | Measure::Memory) => time(side.median_us),
+            (Figures::Times(side), _) => time(side.median_us),
         }
+    }
+}
+
+/// Formats a number with its unit.
+pub fn number(value: f64, measure: Measure) -> String {
+    match measure {
+        Measure::Kilobytes => format!("{value:.1} KB"),
+        Measure::Percent => format!("{value:.1} %"),
+        _ => format!("{value:.0}"),
     }
 }
 
 fn tail(side: &Figures) -> String {
     match side {
         Figures::Times(side) => time(side.p99_us),
-        Figures::Memory { .. } => String::new(),
+        Figures::Memory { .. } | Figures::Number { .. } => String::new(),
     }
 }
 

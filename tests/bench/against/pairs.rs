@@ -42,6 +42,9 @@ pub enum Quantity {
     P99,
     PerSecond,
     Memory,
+    Kilobytes,
+    Percent,
+    Count,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -124,6 +127,9 @@ impl Row {
             Measure::Rate => &[Quantity::PerSecond, Quantity::P50, Quantity::P99],
             Measure::Megabytes => &[Quantity::PerSecond],
             Measure::Memory => &[Quantity::Memory],
+            Measure::Kilobytes => &[Quantity::Kilobytes],
+            Measure::Percent => &[Quantity::Percent],
+            Measure::Count => &[Quantity::Count],
         }
     }
 }
@@ -135,6 +141,7 @@ impl Quantity {
             (Quantity::P99, Figures::Times(sample)) => Some(sample.p99_us),
             (Quantity::PerSecond, Figures::Times(sample)) => Some(sample.per_second),
             (Quantity::Memory, Figures::Memory { kibibytes }) => Some(*kibibytes),
+            (Quantity::Kilobytes | Quantity::Percent | Quantity::Count, Figures::Number { value }) => Some(*value),
             _ => None,
         }
     }
@@ -149,6 +156,9 @@ impl Quantity {
             Quantity::P99 => "p99",
             Quantity::PerSecond => "per second",
             Quantity::Memory => "memory",
+            Quantity::Kilobytes => "size",
+            Quantity::Percent => "share",
+            Quantity::Count => "count",
         }
     }
 
@@ -157,6 +167,9 @@ impl Quantity {
             Quantity::P50 | Quantity::P99 => report::time(value),
             Quantity::PerSecond => format!("{value:.0}"),
             Quantity::Memory => format!("{:.1} MiB", value / 1024.0),
+            Quantity::Kilobytes => report::number(value, Measure::Kilobytes),
+            Quantity::Percent => report::number(value, Measure::Percent),
+            Quantity::Count => report::number(value, Measure::Count),
         }
     }
 }
@@ -191,10 +204,10 @@ impl Comparison {
 
     fn words(&self) -> &'static str {
         match (self.verdict, self.quantity) {
-            (Verdict::Slower, Quantity::Memory) => "more",
-            (Verdict::Faster, Quantity::Memory) => "less",
-            (Verdict::Slower, _) => "slower",
-            (Verdict::Faster, _) => "faster",
+            (Verdict::Slower, Quantity::P50 | Quantity::P99 | Quantity::PerSecond) => "slower",
+            (Verdict::Faster, Quantity::P50 | Quantity::P99 | Quantity::PerSecond) => "faster",
+            (Verdict::Slower, _) => "more",
+            (Verdict::Faster, _) => "less",
             (Verdict::Same, _) => "same",
             (Verdict::TooFewRounds, _) => "too few rounds",
         }

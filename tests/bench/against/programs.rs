@@ -55,6 +55,10 @@ async fn of_program(part: Part, build: &Build, seconds: u64) -> Result<Vec<Figur
     let mut command = Command::new(build.program("bench")?);
     command.args(["--rounds", "1", "--only", &part.name(), "--seconds", &seconds.to_string(), "--json"]);
     command.arg(&report).stdin(Stdio::null()).kill_on_drop(true);
+    // The packages of the browser are installed for this build only.
+    if part == Part::Console {
+        command.arg("--without-browser");
+    }
     let output = command.output().await.context("cannot run the bench program")?;
     let printed = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     match output.status.code() {

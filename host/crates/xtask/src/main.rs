@@ -1,5 +1,5 @@
 //! Tasks of this repository, with one command for each task: `cargo xtask demo`, `test`, `deny`, `doc`, `plugins`,
-//! `bench`, `soak`, `openapi`, `schema`, `settings`.
+//! `bench`, `soak`, `openapi`, `schema`, `settings`, `console-pictures`.
 //!
 //! A task first installs missing prerequisites (WebAssembly targets, and for `test` a few tools). The task then
 //! announces each step; between these lines, cargo prints its own progress.
@@ -79,10 +79,14 @@ enum Task {
     Schema,
     /// Write the tables of settings in docs/configuration.md
     Settings,
+    /// Write the pictures of the console in docs/images/console
+    ConsolePictures,
 }
 
 /// The test that checks docs/configuration.md.
 const SETTINGS_TEST: &str = "guides::configuration::every_setting_is_in_the_reference_as_the_flags_describe_it";
+/// The test that compares pages of the console with the pictures in docs/images/console.
+const PICTURES_TEST: &str = "console::pictures::the_pages_look_like_the_pictures";
 
 fn main() -> ExitCode {
     let Cli { target_dir, task } = Cli::parse();
@@ -93,8 +97,8 @@ fn main() -> ExitCode {
         Task::Doc => doc(&repository),
         Task::Plugins { test } => build_plugins(&repository, test),
         Task::Bench { arguments } => {
-            let setup = if measures_postgresql(&arguments) { setup::postgresql } else { || Ok(()) };
-            bench(&repository, "benches", setup, &[revision(&repository), arguments].concat())
+            let all = [revision(&repository), arguments.clone()].concat();
+            bench(&repository, "benches", || set_up_benches(&repository, &arguments), &all)
         }
         Task::Soak { arguments } => {
             bench(&repository, "soak", || Ok(()), &[vec!["soak".to_owned()], arguments].concat())
@@ -102,6 +106,7 @@ fn main() -> ExitCode {
         Task::Openapi => generate(&repository, &["openapi"], "host/openapi.json"),
         Task::Schema => generate(&repository, &["plugin", "schema"], "host/crates/manifest/monstrum.schema.json"),
         Task::Settings => settings(&repository),
+        Task::ConsolePictures => console_pictures(&repository),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -173,10 +178,24 @@ fn demo(repository: &Repository, keep: bool) -> Result<()> {
     become_it(demo)
 }
 
-/// Returns whether the benches with these arguments measure hosts on PostgreSQL.
-fn measures_postgresql(arguments: &[String]) -> bool {
+/// Installs what only some of the benches need.
+fn set_up_benches(repository: &Repository, arguments: &[String]) -> Result<()> {
+    let measures_console = measures("console", arguments);
+    // The console is measured on PostgreSQL too, which logs its queries.
+    if measures_console || measures("postgres", arguments) {
+        setup::postgresql()?;
+    }
+    if measures_console {
+        setup::oauth_server(repository)?;
+        setup::console_browser(repository)?;
+    }
+    Ok(())
+}
+
+/// Returns whether the benches with these arguments measure the part `part`, which takes more than a few minutes.
+fn measures(part: &str, arguments: &[String]) -> bool {
     let has = |part: &str| arguments.iter().any(|argument| argument.contains(part));
-    has("postgres") || !(has("--only") || has("--quick") || has("--help"))
+    has(part) || !(has("--only") || has("--quick") || has("--help"))
 }
 
 /// Builds the program of the benches in release mode and runs it. `setup` installs what only this run needs.
@@ -233,18 +252,41 @@ fn settings(repository: &Repository) -> Result<()> {
     })
 }
 
+/// Writes the pictures of the console. The test that compares pages with these pictures writes them if
+/// `MONSTRUM_REWRITE_PICTURES` is set, so this function runs that test.
+fn console_pictures(repository: &Repository) -> Result<()> {
+    let mut steps = Steps::new(4);
+    steps.step("set-up", || {
+        setup::wasm_targets(repository, &[WASIP2])?;
+        setup::oauth_server(repository)?;
+        setup::console_browser(repository)
+    })?;
+    steps.step("plugins", || plugins::build(repository, &[Kind::Reference, Kind::Guest]).map(drop))?;
+    steps.step("workspace (takes a few minutes the first time)", || {
+        run(repository.cargo().args(["build", "--locked", "--workspace", "--bins", "--tests"]))
+    })?;
+    steps.step("docs/images/console", || {
+        let mut cargo = repository.cargo();
+        cargo.args(["test", "--locked", "--workspace", "--test", "it", "--", "--exact", PICTURES_TEST]);
+        run(cargo.env("MONSTRUM_REWRITE_PICTURES", "1"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn postgresql_is_installed_for_the_benches_that_use_it() {
-        let measures = |arguments: &[&str]| {
+    fn what_a_bench_needs_is_installed_for_this_bench() {
+        let measures = |part: &str, arguments: &[&str]| {
             let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-            measures_postgresql(&arguments)
+            measures(part, &arguments)
         };
-        assert!(measures(&[]) && measures(&["--rounds", "3"]) && measures(&["--only", "http,postgres"]));
-        assert!(!measures(&["--quick"]) && !measures(&["--only=http"]));
+        for part in ["postgres", "console"] {
+            assert!(measures(part, &[]) && measures(part, &["--rounds", "3"]));
+            assert!(measures(part, &["--only", "http,postgres,console"]));
+            assert!(!measures(part, &["--quick"]) && !measures(part, &["--only=http"]));
+        }
     }
 
     #[test]

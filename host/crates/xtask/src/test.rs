@@ -13,9 +13,12 @@ use crate::steps::{Steps, run};
 /// The plugin that the tests build twice: with cargo and with cargo-component.
 const BUILT_BOTH_WAYS: &str = "github";
 
+/// The test of the console with every kind of key, language, theme and width.
+const LOOKS_TEST: &str = "console::browser::every_page_in_every_look";
+
 /// Installs prerequisites, builds everything and runs the tests.
 pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
-    let mut steps = Steps::new(if with_long { 14 } else { 13 });
+    let mut steps = Steps::new(if with_long { 15 } else { 13 });
     steps.step("set-up: WebAssembly targets", || setup::wasm_targets(repository, &[WASIP2, WASIP1]))?;
     // Python is needed for the test that compares the host's fnmatch with Python's.
     steps.step("set-up: Debian packages", || {
@@ -49,6 +52,11 @@ pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
     if with_long {
         steps.step("long tests", || {
             run(repository.cargo().args(["test", "--locked", "--package", "monstrum-tests", "--test", "long"]))
+        })?;
+        steps.step("every page of the console in every look (takes half an hour)", || {
+            let mut cargo = repository.cargo();
+            cargo.args(["test", "--locked", "--workspace", "--test", "it", "--", "--ignored", "--exact", LOOKS_TEST]);
+            run(&mut cargo)
         })?;
     }
     Ok(())

@@ -64,9 +64,9 @@ pub(crate) fn console_browser(repository: &Repository) -> Result<()> {
     }
     peer.installed_for("", &NPM_FILES, || npm_ci(&peer.folder, &repository.target("oauth-server")))
         .context("the packages that open the pages of the console cannot be installed; they need npm")?;
-    peer.copy("pages.mjs")?;
-    peer.copy("device.mjs")?;
-    peer.copy("live.mjs")
+    ["pages.mjs", "device.mjs", "live.mjs", "pictures.mjs", "bench.mjs"]
+        .into_iter()
+        .try_for_each(|program| peer.copy(program))
 }
 
 /// A folder of `tests/` and the folder in which the peer is installed.
