@@ -7,6 +7,7 @@ mod device;
 mod instance;
 mod login;
 mod pages;
+mod pictures;
 mod refusals;
 mod wizard;
 

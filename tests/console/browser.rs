@@ -36,6 +36,12 @@ pub(super) async fn ran(program: &str, plan: &Value) -> Result<Value> {
     serde_json::from_str(told.lines().last().unwrap_or_default()).with_context(|| format!("{told}{faults}"))
 }
 
+/// The kinds of keys that can log in.
+const KINDS: [&str; 4] = ["root", "admin", "operator", "approver"];
+const LANGUAGES: [&str; 2] = ["en-US", "zh-CN"];
+const THEMES: [&str; 2] = ["light", "dark"];
+const WIDTHS: [u32; 2] = [1280, 360];
+
 fn looks(languages: &[&str], themes: &[&str], widths: &[u32]) -> Vec<Value> {
     let mut looks = Vec::new();
     for language in languages {
@@ -48,19 +54,145 @@ fn looks(languages: &[&str], themes: &[&str], widths: &[u32]) -> Vec<Value> {
     looks
 }
 
-/// Returns the OAuth apps and the pages about the whole server, with one object of each.
-async fn of_instance(world: &World, base: &str) -> Result<Vec<(&'static str, String)>> {
+/// The name and the path of a page.
+type Named = (&'static str, String);
+
+/// A server with one object of each kind, and its pages.
+struct Site {
+    world: World,
+    /// The pages that operators, admins and root keys can open.
+    of_operators: Vec<Named>,
+    /// The pages that admins and root keys can open.
+    of_admins: Vec<Named>,
+    /// The pages that only root keys can open.
+    of_root: Vec<Named>,
+}
+
+impl Site {
+    /// Starts a server and makes the objects.
+    async fn new() -> Result<Site> {
+        let world = World::with(&["test-echo", "github"]).await?;
+        let bound = world.grant_all("test-echo").await?;
+        let github = world.api.resource("github", "hub", &world.github.url()).await?;
+        for step in ["plugin", "bot", "credential", "access"] {
+            world.api.post("/api/demo", &json!({ "step": step })).await?;
+        }
+        let role = world.api.role("reader", &["issue.read"]).await?;
+        let binding = world.api.bind(&world.bot, &github, &role, &json!({ "repos": ["acme/docs"] })).await?;
+        let denied = world.call("github_list_issues", &json!({ "repo": "acme/site" })).await?;
+        let long = "a-word-that-is-longer-than-the-window-is-wide-".repeat(8);
+        world.call("test_echo_run", &json!({ "any": long })).await?;
+        let gates = json!([{ "action": "ask", "approvers": ["admin", "operator", "approver"] }]);
+        world.rebind(&bound, &json!({ "gates": gates })).await?;
+        let waiting = world.call("test_echo_run", &json!({ "any": long })).await?;
+        let (_, key) = world.api.post("/api/keys", &json!({ "name": "nightly job", "kind": "operator" })).await?;
+        grown(&world, |manifest| {
+            let manifest = manifest.replace("capabilities: [http]", "capabilities: [http, tools]");
+            let manifest =
+                manifest.replace("param_paths: [repo, owner_repo]", "param_paths: [repo, owner_repo, target]");
+            manifest.replace("Create a new issue in a", "Create an issue in a")
+        })
+        .await?;
+        let base = base(&world).await?;
+        let bot = format!("{base}/bots/{}", world.bot);
+        let asked = "tool=github_list_issues&params=%7B%22repo%22%3A%22acme%2Fsite%22%7D";
+        let of_operators = vec![
+            ("overview", format!("{base}/overview")),
+            ("bots", format!("{base}/bots")),
+            ("bot", format!("{bot}?hidden=1")),
+            ("bot-asked", format!("{bot}?{asked}")),
+            ("bot-did", format!("{bot}/did")),
+            ("bot-denied", format!("{bot}/denied")),
+            ("bot-budget", format!("{bot}/budget")),
+            ("bot-settings", format!("{bot}/settings")),
+            ("bot-new", format!("{base}/bots/new")),
+            ("change", format!("{bot}/change?{asked}")),
+            ("try", format!("{bot}/tools/github_list_issues")),
+            ("resources", format!("{base}/resources")),
+            ("resource-types", format!("{base}/resources/new")),
+            ("resource-new", format!("{base}/resources/new?type=github")),
+            ("resource", format!("{base}/resources/{github}")),
+            ("resource-edit", format!("{base}/resources/{github}/edit")),
+            ("activity", format!("{base}/activity")),
+            ("live", format!("{base}/activity/live")),
+            ("request", format!("{base}/activity/{}", text(&denied["request_id"]))),
+            ("approvals", format!("{base}/approvals")),
+            ("approval", format!("{base}/approvals/{}", text(&waiting["approval"]["id"]))),
+            ("plugins", format!("{base}/plugins")),
+            ("plugin", format!("{base}/plugins/github")),
+            ("roles", format!("{base}/roles")),
+            ("search", format!("{base}/search?q=t")),
+        ];
+        let mut of_admins = vec![
+            ("bind", format!("{bot}/bind?resource={github}")),
+            ("bind-choose", format!("{bot}/bind")),
+            ("binding", format!("{bot}/bindings/{binding}")),
+            ("binding-delete", format!("{bot}/bindings/{binding}/delete")),
+            ("credential", format!("{base}/resources/{github}/credential")),
+            ("resource-delete", format!("{base}/resources/{github}/delete")),
+            ("role-new", format!("{base}/roles/new")),
+            ("role", format!("{base}/roles/{role}")),
+            ("keys", format!("{base}/keys")),
+            ("key-new", format!("{base}/keys/new")),
+            ("key", format!("{base}/keys/{}", text(&key["id"]))),
+            ("changes", format!("{base}/activity/changes")),
+            ("bot-delete", format!("{bot}/delete")),
+        ];
+        of_admins.extend(of_oauth_apps(&world, &base).await?);
+        let of_root = of_instance(&world, &base).await?;
+        Ok(Site { world, of_operators, of_admins, of_root })
+    }
+
+    /// Returns the pages that a kind of key can open.
+    fn pages(&self, kind: &str) -> Vec<Named> {
+        let [operators, admins, root] = [&self.of_operators, &self.of_admins, &self.of_root];
+        match kind {
+            "root" => [operators.as_slice(), admins, root].concat(),
+            "admin" => [operators.as_slice(), admins].concat(),
+            "operator" => operators.clone(),
+            _ => operators.iter().filter(|(name, _)| name.starts_with("approval")).cloned().collect(),
+        }
+    }
+
+    /// Opens pages with a key of this kind in each look, and fails if anything is wrong with them.
+    async fn open(&self, kind: &str, pages: &[Named], looks: &[Value]) -> Result<()> {
+        let key = match kind {
+            "root" => self.world.api.key().to_owned(),
+            kind => self.world.api.new_key(kind, None).await?,
+        };
+        let named: Vec<Value> = pages.iter().map(|(name, path)| json!({ "name": name, "path": path })).collect();
+        let build = Build::current()?;
+        let plan = json!({
+            "url": self.world.server.url().context("the server is not running")?, "key": key, "pages": named,
+            "looks": looks, "pictures": build.target()?.join("console").join(kind),
+        });
+        let report = opened(&plan).await?;
+        ensure!(report["problems"] == json!([]), "{kind}: {report:#}");
+        // Each look begins with the login page.
+        ensure!(report["opened"] == json!(looks.len() * (pages.len() + 1)), "{kind}: {report:#}");
+        Ok(())
+    }
+}
+
+/// Returns the pages of OAuth apps.
+async fn of_oauth_apps(world: &World, base: &str) -> Result<Vec<Named>> {
     let client = json!({ "resource_type": "github", "client_id": "app", "client_secret": "a-long-client-secret" });
     let provider = crate::http::made(&world.api, "/api/oauth/providers", &client).await?;
-    let workspace = crate::http::made(&world.api, "/api/workspaces", &json!({ "name": "acme" })).await?;
-    let signer = json!({ "public_key": "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=", "name_glob": "acme-*" });
-    let trusted = crate::http::made(&world.api, "/api/trust", &signer).await?;
     Ok(vec![
         ("oauth-apps", format!("{base}/oauth-apps")),
         ("oauth-app-types", format!("{base}/oauth-apps/new")),
         ("oauth-app-new", format!("{base}/oauth-apps/new?type=github")),
         ("oauth-app", format!("{base}/oauth-apps/{provider}")),
         ("oauth-app-delete", format!("{base}/oauth-apps/{provider}/delete")),
+    ])
+}
+
+/// Returns the pages about the whole server.
+async fn of_instance(world: &World, base: &str) -> Result<Vec<Named>> {
+    let workspace = crate::http::made(&world.api, "/api/workspaces", &json!({ "name": "acme" })).await?;
+    let signer = json!({ "public_key": "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=", "name_glob": "acme-*" });
+    let trusted = crate::http::made(&world.api, "/api/trust", &signer).await?;
+    Ok(vec![
         ("verify", format!("{base}/activity/verify")),
         ("workspaces", format!("{base}/workspaces")),
         ("workspace-new", format!("{base}/workspaces/new")),
@@ -70,102 +202,27 @@ async fn of_instance(world: &World, base: &str) -> Result<Vec<(&'static str, Str
         ("trust-new", format!("{base}/trust/new")),
         ("trust-delete", format!("{base}/trust/{trusted}/delete")),
         ("health", format!("{base}/health")),
+        ("demo", format!("{base}/demo")),
     ])
 }
 
 #[tokio::test]
 async fn every_page_is_accessible_and_quiet_and_fits_its_window() -> Result<()> {
-    let world = World::with(&["test-echo", "github"]).await?;
-    let bound = world.grant_all("test-echo").await?;
-    let github = world.api.resource("github", "hub", &world.github.url()).await?;
-    for step in ["plugin", "bot", "credential", "access"] {
-        world.api.post("/api/demo", &json!({ "step": step })).await?;
+    let site = Site::new().await?;
+    for kind in KINDS {
+        site.open(kind, &site.pages(kind), &looks(&["en-US"], &["light"], &[1280])).await?;
     }
-    let role = world.api.role("reader", &["issue.read"]).await?;
-    let binding = world.api.bind(&world.bot, &github, &role, &json!({ "repos": ["acme/docs"] })).await?;
-    let denied = world.call("github_list_issues", &json!({ "repo": "acme/site" })).await?;
-    let long = "a-word-that-is-longer-than-the-window-is-wide-".repeat(8);
-    world.call("test_echo_run", &json!({ "any": long })).await?;
-    let gates = json!([{ "action": "ask", "approvers": ["admin", "operator", "approver"] }]);
-    world.rebind(&bound, &json!({ "gates": gates })).await?;
-    let waiting = world.call("test_echo_run", &json!({ "any": long })).await?;
-    let (_, key) = world.api.post("/api/keys", &json!({ "name": "nightly job", "kind": "operator" })).await?;
-    grown(&world, |manifest| {
-        let manifest = manifest.replace("capabilities: [http]", "capabilities: [http, tools]");
-        let manifest = manifest.replace("param_paths: [repo, owner_repo]", "param_paths: [repo, owner_repo, target]");
-        manifest.replace("Create a new issue in a", "Create an issue in a")
-    })
-    .await?;
-    let base = base(&world).await?;
-    let bot = format!("{base}/bots/{}", world.bot);
-    let asked = "tool=github_list_issues&params=%7B%22repo%22%3A%22acme%2Fsite%22%7D";
-    let operator: Vec<(&str, String)> = vec![
-        ("overview", format!("{base}/overview")),
-        ("bots", format!("{base}/bots")),
-        ("bot", format!("{bot}?hidden=1")),
-        ("bot-asked", format!("{bot}?{asked}")),
-        ("bot-did", format!("{bot}/did")),
-        ("bot-denied", format!("{bot}/denied")),
-        ("bot-budget", format!("{bot}/budget")),
-        ("bot-settings", format!("{bot}/settings")),
-        ("bot-new", format!("{base}/bots/new")),
-        ("change", format!("{bot}/change?{asked}")),
-        ("try", format!("{bot}/tools/github_list_issues")),
-        ("resources", format!("{base}/resources")),
-        ("resource-types", format!("{base}/resources/new")),
-        ("resource-new", format!("{base}/resources/new?type=github")),
-        ("resource", format!("{base}/resources/{github}")),
-        ("resource-edit", format!("{base}/resources/{github}/edit")),
-        ("activity", format!("{base}/activity")),
-        ("live", format!("{base}/activity/live")),
-        ("request", format!("{base}/activity/{}", text(&denied["request_id"]))),
-        ("approvals", format!("{base}/approvals")),
-        ("approval", format!("{base}/approvals/{}", text(&waiting["approval"]["id"]))),
-        ("plugins", format!("{base}/plugins")),
-        ("plugin", format!("{base}/plugins/github")),
-        ("roles", format!("{base}/roles")),
-        ("search", format!("{base}/search?q=t")),
-    ];
-    let mut admin = operator.clone();
-    admin.extend([
-        ("bind", format!("{bot}/bind?resource={github}")),
-        ("bind-choose", format!("{bot}/bind")),
-        ("binding", format!("{bot}/bindings/{binding}")),
-        ("binding-delete", format!("{bot}/bindings/{binding}/delete")),
-        ("credential", format!("{base}/resources/{github}/credential")),
-        ("resource-delete", format!("{base}/resources/{github}/delete")),
-        ("role-new", format!("{base}/roles/new")),
-        ("role", format!("{base}/roles/{role}")),
-        ("keys", format!("{base}/keys")),
-        ("key-new", format!("{base}/keys/new")),
-        ("key", format!("{base}/keys/{}", text(&key["id"]))),
-        ("changes", format!("{base}/activity/changes")),
-        ("bot-delete", format!("{bot}/delete")),
-    ]);
-    admin.extend(of_instance(&world, &base).await?);
-    let mut root = admin.clone();
-    root.push(("demo", format!("{base}/demo")));
-    let approver: Vec<(&str, String)> =
-        operator.iter().filter(|(name, _)| name.starts_with("approval")).cloned().collect();
-    let wide = looks(&["en-US"], &["light"], &[1280]);
     let narrow = looks(&["zh-CN"], &["dark"], &[360]);
-    let runs = [
-        (world.api.new_key("operator", None).await?, &operator, &wide),
-        (world.api.new_key("approver", None).await?, &approver, &wide),
-        (world.api.key().to_owned(), &root, &wide),
-        (world.api.key().to_owned(), &root, &narrow),
-    ];
-    let build = Build::current()?;
-    let pictures = build.target()?.join("console");
-    for (key, pages, looks) in runs {
-        let pages: Vec<Value> = pages.iter().map(|(name, path)| json!({ "name": name, "path": path })).collect();
-        let plan = json!({
-            "url": world.server.url().context("the server is not running")?, "key": key, "pages": pages, "looks": looks,
-            "pictures": pictures,
-        });
-        let report = opened(&plan).await?;
-        assert_eq!(report["problems"], json!([]), "{report:#}");
-        assert_eq!(report["opened"], json!(pages.len() + 1));
+    site.open("admin", &site.pages("admin"), &narrow).await?;
+    site.open("root", &site.of_root, &narrow).await
+}
+
+#[tokio::test]
+#[ignore = "takes half an hour; `cargo xtask test --long` runs it"]
+async fn every_page_in_every_look() -> Result<()> {
+    let site = Site::new().await?;
+    for kind in KINDS {
+        site.open(kind, &site.pages(kind), &looks(&LANGUAGES, &THEMES, &WIDTHS)).await?;
     }
     Ok(())
 }

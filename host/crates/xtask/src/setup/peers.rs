@@ -54,9 +54,9 @@ pub(crate) fn mcp_conformance(repository: &Repository) -> Result<()> {
     peer.copy("loopback.mjs")
 }
 
-/// Installs the program that opens the pages of the console in Chromium, with its packages, in `target/console-browser`,
-/// if they are missing or have another version. It runs on the Node.js of the OAuth server, which must be installed first,
-/// and needs Debian's `chromium`.
+/// Installs the programs that open the pages of the console in Chromium, with their packages, in `target/console-browser`,
+/// if they are missing or have another version. They run on the Node.js of the OAuth server, which must be installed first,
+/// and need Debian's `chromium`.
 pub(crate) fn console_browser(repository: &Repository) -> Result<()> {
     let peer = Peer::of(repository, "console-browser");
     if ask(Command::new("chromium").arg("--version")).is_none() {
