@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -137,8 +136,6 @@ async fn made(world: &World) -> Result<Made> {
     let mut answers = Vec::new();
     for (bot, tool, params) in calls {
         answers.push(world.api.call(bot, tool, &params).await?);
-        // The calls of one millisecond have no fixed order.
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let statuses: Vec<&str> = answers.iter().map(|answer| text(&answer["status"])).collect();
     let [.., denied, asks] = answers.as_slice() else { unreachable!("there are calls") };

@@ -32,6 +32,7 @@ struct Report {
 /// The first page with everything that it loads, from an empty cache.
 #[derive(Deserialize)]
 struct First {
+    /// The number of requests that reached the server.
     requests: usize,
     /// The size of the answers, with their heads.
     transferred_bytes: f64,
@@ -39,7 +40,7 @@ struct First {
     bytes: f64,
 }
 
-/// How long the main thread ran tasks.
+/// How long the main thread ran tasks. The time for which it waited for a processor does not count.
 #[derive(Deserialize)]
 struct Busy {
     task_s: f64,
