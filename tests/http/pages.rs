@@ -49,7 +49,9 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     let mut lists = Vec::new();
     for (path, item) in document["paths"].as_object().context("the API description has no paths")? {
         let parameters = item["get"]["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
-        if parameters.iter().any(|parameter| parameter["name"] == "cursor") {
+        // The commands of a sandbox need a provider: `sandbox::recorded` reads the pages of that list.
+        let is_here = !path.starts_with("/api/sandboxes/");
+        if is_here && parameters.iter().any(|parameter| parameter["name"] == "cursor") {
             let id = if path.starts_with("/api/resources/") { &of_users } else { &world.bot };
             lists.push(path.replace("{id}", id));
         }
