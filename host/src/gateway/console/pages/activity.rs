@@ -56,6 +56,9 @@ pub(in crate::gateway::console) struct Call {
     pub task_id: Option<Text>,
     #[serde(default)]
     pub params: Value,
+    /// The delegations under which a bot made the call for another bot.
+    #[serde(default)]
+    delegation: Value,
     #[serde(default)]
     pub events: Vec<Event>,
 }
@@ -97,6 +100,14 @@ impl Call {
 
     fn params_text(&self) -> Text {
         pretty(&self.params)
+    }
+
+    /// Returns whether `why` explains the denial of the call. A check knows only the rules of the bot itself: neither
+    /// delegations, nor the plugin that made the call, nor the calls below it.
+    fn is_explained_by(&self, why: &Why) -> bool {
+        let is_same_rule = self.rule.is_some() && self.rule == why.check.rule;
+        let is_of_bot_alone = self.rule.is_some() && self.parent_request_id.is_none();
+        self.delegation.is_null() && (is_same_rule || is_of_bot_alone)
     }
 }
 
@@ -291,6 +302,8 @@ struct RequestPage {
     bars: Vec<Bar>,
     left_out: usize,
     why: Option<Why>,
+    /// Whether a check of the bot alone does not explain the denial.
+    is_beyond_bot: bool,
     /// Whether the audit holds the parameters whole, so that the call can be checked again.
     has_params: bool,
 }
@@ -315,19 +328,21 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
     let title = call.tool_name().to_string();
     let (bot, resource, frame) = tokio::join!(bot, resource, visit.frame("activity", &title));
     let has_params = call.params.is_object() && call.params.get("sha256").is_none();
-    let mut why = None;
+    let (mut why, mut is_beyond_bot) = (None, false);
     if call.is_denied()
         && has_params
         && let (Some(of), Some(tool), Value::Object(params)) = (&bot, &call.tool, &call.params)
     {
         let of = bot::read(&visit, &of.id).await?;
         why = bot::ask_why(&visit, &of, tool.raw(), params).await.ok();
+        is_beyond_bot = why.as_ref().is_some_and(|why| !call.is_explained_by(why));
     }
+    let why = why.filter(|_| !is_beyond_bot);
     let all = tree.map(|tree| tree.items).unwrap_or_default();
     let bars = bars(&call, all);
     let left_out = bars.len().saturating_sub(BARS_MAX);
     let bars = bars.into_iter().take(BARS_MAX).collect();
-    Ok(page::render(&RequestPage { frame, call, bot, resource, bars, left_out, why, has_params }))
+    Ok(page::render(&RequestPage { frame, call, bot, resource, bars, left_out, why, is_beyond_bot, has_params }))
 }
 
 /// Orders the calls below `root` as a tree, and returns the bar of each.
