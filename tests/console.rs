@@ -9,6 +9,7 @@ mod login;
 mod pages;
 mod pictures;
 mod refusals;
+mod why;
 mod wizard;
 
 use std::collections::BTreeMap;
