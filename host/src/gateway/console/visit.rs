@@ -269,6 +269,11 @@ impl Visit {
         Conditions { if_match: Some(self.fields.value(VERSION)), idempotency_key: Some(self.fields.value(FORM_ID)) }
     }
 
+    /// Returns the version of the object that the page of the form showed.
+    pub(super) fn shown_version(&self) -> String {
+        self.fields.value(VERSION).to_owned()
+    }
+
     /// Returns the path of a page of this workspace.
     pub(super) fn to(&self, rest: &str) -> String {
         format!("/console/w/{}/{rest}", self.me.workspace_id)

@@ -331,8 +331,9 @@ fn lines(list: Option<&Value>) -> Text {
     entries.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n").into()
 }
 
-/// Reads the binding that a form describes. The fields that the page does not show are left out.
-fn draft(fields: &Fields) -> Result<Map<String, Value>, Vec<(Text, Text)>> {
+/// Reads the binding that a form describes. The fields that the page does not show are left out. Also returns the places
+/// of the values that cannot be read, each with the key of a word.
+fn draft(fields: &Fields) -> (Map<String, Value>, Vec<(Text, Text)>) {
     let mut errors = Vec::new();
     let mut number = |name: &str| match fields.value(name).trim() {
         "" => Value::Null,
@@ -382,9 +383,6 @@ fn draft(fields: &Fields) -> Result<Map<String, Value>, Vec<(Text, Text)>> {
         .filter(|(_, mode)| *mode == "only")
         .map(|(key, _)| (key.to_owned(), Value::from(fields.lines(&format!("scope.entries.{key}")))))
         .collect();
-    if !errors.is_empty() {
-        return Err(errors);
-    }
     let draft = json!({
         "role_id": optional("role_id"),
         "permissions": permissions,
@@ -398,8 +396,20 @@ fn draft(fields: &Fields) -> Result<Map<String, Value>, Vec<(Text, Text)>> {
         "delegate": delegate,
     });
     match draft {
-        Value::Object(draft) => Ok(draft),
-        _ => Ok(Map::new()),
+        Value::Object(draft) => (draft, errors),
+        _ => (Map::new(), errors),
+    }
+}
+
+/// Shows the numbers and the JSON texts as they were typed, because some of them cannot be read.
+fn as_typed(page: BindPage, fields: &Fields) -> BindPage {
+    let text = |name: &str| Text::from(fields.value(name));
+    BindPage {
+        calls_per_minute: text("calls_per_minute"),
+        limits: LIMITS.map(|name| (name, text(&format!("limit.{name}")))).to_vec(),
+        gates: text("gates"),
+        delegate: text("delegate"),
+        ..page
     }
 }
 
@@ -422,17 +432,16 @@ pub(in crate::gateway::console) async fn save(
     submit(&visit, target).await
 }
 
-async fn submit(visit: &Visit, target: Target) -> Page {
-    let mut body = match draft(visit.fields()) {
-        Ok(body) => body,
-        Err(errors) => {
-            let told = |(place, key): (Text, Text)| (place, Text::from(visit.words().text(key.raw())));
-            let errors = errors.into_iter().map(told).collect();
-            let value = Value::Object(Map::new());
-            let page = form(visit, target, &value, errors).await?;
-            return Ok(page::render_as(StatusCode::UNPROCESSABLE_ENTITY, &page));
-        }
-    };
+async fn submit(visit: &Visit, mut target: Target) -> Page {
+    // A form that is shown again still changes only the version that its person saw.
+    let current = std::mem::replace(&mut target.version, visit.shown_version());
+    let (mut body, unread) = draft(visit.fields());
+    if !unread.is_empty() {
+        let told = |(place, key): (Text, Text)| (place, Text::from(visit.words().text(key.raw())));
+        let errors = unread.into_iter().map(told).collect();
+        let page = form(visit, target, &Value::Object(body), errors).await?;
+        return Ok(page::render_as(StatusCode::UNPROCESSABLE_ENTITY, &as_typed(page, visit.fields())));
+    }
     let path = format!("/api/bots/{}/resources", segment(&target.bot.id));
     let shown = Value::Object(body.clone());
     if target.binding.is_none() || visit.fields().has("preview") {
@@ -466,6 +475,7 @@ async fn submit(visit: &Visit, target: Target) -> Page {
             let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::CONFLICT);
             let mut errors = refusal.told();
             if refusal.status == 412 {
+                target.version = current;
                 errors = vec![(Text::default(), visit.words().text("form.version_changed").into())];
             }
             let page = form(visit, target, &shown, errors).await?;
@@ -506,7 +516,7 @@ mod tests {
 
     #[test]
     fn an_absent_list_and_an_empty_list_differ() {
-        let draft = |body: &str| Value::Object(draft(&Fields::parse(body.as_bytes())).unwrap());
+        let draft = |body: &str| Value::Object(draft(&Fields::parse(body.as_bytes())).0);
         let none = draft("operations.mode=all&tools.mode=all&scope.mode.repos=all");
         assert_eq!((&none["permissions"], &none["scope_constraints"]), (&Value::Null, &json!({})));
         let some = draft(
@@ -520,7 +530,7 @@ mod tests {
 
     #[test]
     fn numbers_and_json_that_cannot_be_read_are_told_with_their_place() {
-        let errors = draft(&Fields::parse(b"calls_per_minute=x&limit.fuel=-1&gates=%5B")).unwrap_err();
+        let errors = draft(&Fields::parse(b"calls_per_minute=x&limit.fuel=-1&gates=%5B")).1;
         let places: Vec<&str> = errors.iter().map(|(place, _)| place.raw()).collect();
         assert_eq!(places, ["calls_per_minute", "limit.fuel", "gates"]);
     }

@@ -400,6 +400,8 @@ struct SettingsPage {
     frame: Frame,
     bot: Bot,
     tab: &'static str,
+    /// The budget, as it was typed or is saved.
+    budget: Text,
     errors: Vec<(Text, Text)>,
     may_change: bool,
 }
@@ -413,29 +415,37 @@ pub(in crate::gateway::console) async fn settings(visit: Visit, Path((_, id)): P
 async fn show_settings(visit: &Visit, bot: Bot, errors: Vec<(Text, Text)>, status: StatusCode) -> Page {
     let frame = visit.frame("bots", &bot.name.to_string()).await;
     let may_change = visit.may("bots_update");
-    Ok(page::render_as(status, &SettingsPage { frame, bot, tab: "settings", errors, may_change }))
+    let budget = if visit.browser.is_form {
+        visit.fields().value("monthly_token_budget").into()
+    } else {
+        bot.monthly_token_budget.map(|budget| budget.to_string()).unwrap_or_default().into()
+    };
+    Ok(page::render_as(status, &SettingsPage { frame, bot, tab: "settings", budget, errors, may_change }))
 }
 
 /// Saves the settings of a bot.
 pub(in crate::gateway::console) async fn save(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
     let mut bot = read(&visit, &id).await?;
     let fields = visit.fields();
+    // What was typed stays on the page, which still changes only the version that its person saw.
+    let current = std::mem::replace(&mut bot.version, visit.shown_version());
     let optional = |name: &str| Some(fields.value(name)).filter(|value| !value.is_empty());
-    let budget = match optional("monthly_token_budget").map(|text| text.trim().parse::<u64>()) {
-        None => Value::Null,
-        Some(Ok(budget)) => budget.into(),
-        Some(Err(_)) => {
-            let error = ("monthly_token_budget".into(), visit.words().text("form.not_integer").into());
-            return show_settings(&visit, bot, vec![error], StatusCode::UNPROCESSABLE_ENTITY).await;
-        }
+    (bot.name, bot.description) = (fields.value("name").into(), fields.value("description").into());
+    bot.system_prompt = fields.value("system_prompt").replace("\r\n", "\n").into();
+    bot.model = optional("model").map(Text::from);
+    bot.use_agent_sandbox = fields.has("use_agent_sandbox");
+    let budget = optional("monthly_token_budget").map(|text| text.trim().parse::<u64>());
+    let Ok(budget) = budget.transpose() else {
+        let error = ("monthly_token_budget".into(), visit.words().text("form.not_integer").into());
+        return show_settings(&visit, bot, vec![error], StatusCode::UNPROCESSABLE_ENTITY).await;
     };
     let body = json!({
-        "name": fields.value("name"),
-        "description": fields.value("description"),
-        "system_prompt": fields.value("system_prompt").replace("\r\n", "\n"),
+        "name": bot.name.raw(),
+        "description": bot.description.raw(),
+        "system_prompt": bot.system_prompt.raw(),
         "model": optional("model"),
         "monthly_token_budget": budget,
-        "use_agent_sandbox": fields.has("use_agent_sandbox"),
+        "use_agent_sandbox": bot.use_agent_sandbox,
     });
     let path = format!("/api/bots/{}", segment(&id));
     match visit.client.act(Method::PATCH, &path, Some(&body), visit.conditions()).await {
@@ -444,12 +454,13 @@ pub(in crate::gateway::console) async fn save(visit: Visit, Path((_, id)): Path<
             Ok(visit.done(text, &format!("{}/settings", bot.base)).await)
         }
         Err(Failure::Refused(refusal)) if matches!(refusal.status, 409 | 412 | 422) => {
-            // What was typed stays on the page, with the version that is saved now.
-            (bot.name, bot.description) = (fields.value("name").into(), fields.value("description").into());
-            bot.system_prompt = fields.value("system_prompt").into();
-            bot.model = optional("model").map(Text::from);
+            let mut errors = refusal.told();
+            if refusal.status == 412 {
+                bot.version = current;
+                errors = vec![(Text::default(), visit.words().text("form.version_changed").into())];
+            }
             let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::CONFLICT);
-            show_settings(&visit, bot, refusal.told(), status).await
+            show_settings(&visit, bot, errors, status).await
         }
         Err(failure) => Err(failure),
     }

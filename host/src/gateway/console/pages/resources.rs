@@ -450,13 +450,20 @@ pub(in crate::gateway::console) async fn edit(visit: Visit, Path((_, id)): Path<
 /// Saves a resource.
 pub(in crate::gateway::console) async fn save(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
     let mut page = edit_page(&visit, &id).await?;
+    // A form that is shown again still changes only the version that its person saw.
+    let current = std::mem::replace(&mut page.version, visit.shown_version());
     let Some(body) = page.read(&visit) else {
         return Ok(page::render_as(StatusCode::UNPROCESSABLE_ENTITY, &page));
     };
     let path = format!("/api/resources/{}", segment(&id));
     match visit.client.act(Method::PATCH, &path, Some(&body), visit.conditions()).await {
         Ok(()) => Ok(visit.done(visit.words().text("frame.saved").to_owned(), &page.back).await),
-        Err(failure) => page.refused(failure, &visit),
+        Err(failure) => {
+            if failure.status() == StatusCode::PRECONDITION_FAILED {
+                page.version = current;
+            }
+            page.refused(failure, &visit)
+        }
     }
 }
 

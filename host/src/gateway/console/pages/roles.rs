@@ -161,6 +161,8 @@ pub(in crate::gateway::console) async fn save(visit: Visit, Path((_, id)): Path<
 
 async fn submit(visit: &Visit, mut page: FormPage, method: Method, path: &str) -> Page {
     let fields = visit.fields();
+    // A form that is shown again still changes only the version that its person saw.
+    let current = std::mem::replace(&mut page.version, visit.shown_version());
     let list = |name: &str| (fields.value(&format!("{name}.mode")) == "only").then(|| fields.lines(name));
     let (operations, tools) = (list("operations"), list("tools"));
     page.name = fields.value("name").into();
@@ -186,10 +188,11 @@ async fn submit(visit: &Visit, mut page: FormPage, method: Method, path: &str) -
     match visit.client.act(method, path, Some(&body), visit.conditions()).await {
         Ok(()) => Ok(visit.done(visit.words().text("frame.saved").to_owned(), &page.back).await),
         Err(Failure::Refused(refusal)) if matches!(refusal.status, 409 | 412 | 422) => {
-            page.errors = match refusal.status {
-                412 => vec![(Text::default(), visit.words().text("form.version_changed").into())],
-                _ => refusal.told(),
-            };
+            page.errors = refusal.told();
+            if refusal.status == 412 {
+                page.version = current;
+                page.errors = vec![(Text::default(), visit.words().text("form.version_changed").into())];
+            }
             let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::CONFLICT);
             Ok(page::render_as(status, &page))
         }
