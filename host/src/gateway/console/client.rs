@@ -22,6 +22,9 @@ use crate::gateway::http::extract::{ConsoleKey, WORKSPACE};
 const REQUESTS_MAX: u32 = 32;
 /// The time within which the API answers a request for a page.
 const READ_MAX: Duration = Duration::from_secs(5);
+/// The number of times that a form which was sent twice asks for the answer to the first, and the time between two.
+const REPEATS_MAX: u32 = 15;
+const REPEAT_WAIT: Duration = Duration::from_millis(300);
 /// The maximum size of an answer.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 
@@ -213,8 +216,17 @@ impl Client {
         body: Option<&Value>,
         conditions: Conditions<'_>,
     ) -> Result<Response, Failure> {
-        let request = self.built(method, path, body, conditions)?;
-        self.answered(request).await
+        for _ in 0..REPEATS_MAX {
+            let response = self.sent(self.built(method.clone(), path, body, conditions)?).await;
+            // The API asks to repeat a request whose key is that of a request that still runs.
+            let is_running =
+                response.status() == StatusCode::CONFLICT && response.headers().contains_key(header::RETRY_AFTER);
+            if !is_running {
+                return accepted(response).await;
+            }
+            tokio::time::sleep(REPEAT_WAIT).await;
+        }
+        self.answered(self.built(method, path, body, conditions)?).await
     }
 
     fn built(
@@ -258,12 +270,16 @@ impl Client {
     }
 
     async fn answered(&self, request: Request<Body>) -> Result<Response, Failure> {
-        let response = self.sent(request).await;
-        if response.status().is_client_error() || response.status().is_server_error() {
-            return Err(Failure::Refused(json(response).await?));
-        }
-        Ok(response)
+        accepted(self.sent(request).await).await
     }
+}
+
+/// Returns an answer that is not an error.
+async fn accepted(response: Response) -> Result<Response, Failure> {
+    if response.status().is_client_error() || response.status().is_server_error() {
+        return Err(Failure::Refused(json(response).await?));
+    }
+    Ok(response)
 }
 
 async fn json<T: DeserializeOwned>(response: Response) -> Result<T, Failure> {

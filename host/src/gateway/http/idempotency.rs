@@ -6,6 +6,7 @@
 //! 500 or above are not stored, so that the request can be repeated.
 
 use std::ops::Deref;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{FromRequestParts, Request, State};
@@ -156,7 +157,8 @@ fn repeat(
         return Err(Problem::conflict("this Idempotency-Key was already used with a different body; use a new key"));
     }
     let Some(stored) = answer else {
-        return Err(Problem::conflict("a request with this Idempotency-Key is still running; try again later"));
+        let running = Problem::conflict("a request with this Idempotency-Key is still running; try again later");
+        return Err(running.with_retry_after(Duration::from_secs(1)));
     };
     let opened = open(app, key, body_hash, &stored).map_err(|error| Problem::internal(&error))?;
     let mut response = Response::new(Body::from(opened.body));

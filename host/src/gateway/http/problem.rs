@@ -74,7 +74,7 @@ impl Problem {
         }
     }
 
-    fn with_retry_after(self, wait: Duration) -> Self {
+    pub(super) fn with_retry_after(self, wait: Duration) -> Self {
         Problem { retry_after: Some(wait), ..self }
     }
 
