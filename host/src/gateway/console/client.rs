@@ -309,6 +309,9 @@ pub(super) fn segment(text: &str) -> String {
     segment
 }
 
+/// The maximum length of a link with parameters. Longer ones are refused by this server and by others on the way.
+pub(super) const LINK_BYTES_MAX: usize = 56 << 10;
+
 /// Returns `path` with a query string of the parameters that are not empty.
 pub(super) fn with_query(path: &str, parameters: &[(&str, &str)]) -> String {
     let mut query = url::form_urlencoded::Serializer::new(String::new());

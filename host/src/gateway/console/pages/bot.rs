@@ -6,7 +6,7 @@ use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::gateway::console::client::{Failure, Versioned, segment, with_query};
+use crate::gateway::console::client::{Failure, LINK_BYTES_MAX, Versioned, segment, with_query};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::activity::{Call, Calls};
 use crate::gateway::console::pages::deletion::{ConfirmPage, delete_named};
@@ -223,6 +223,9 @@ fn params(schema: &Value, json: &str, pairs: &[(String, String)]) -> (Vec<Input>
     (inputs, values)
 }
 
+/// The number of characters that a page shows of parameters that are too long for a link.
+const PARAMS_CHARS_MAX: usize = 1_000;
+
 /// Asks the API whether a bot may make a call.
 pub(in crate::gateway::console) async fn ask_why(
     visit: &Visit,
@@ -235,9 +238,14 @@ pub(in crate::gateway::console) async fn ask_why(
     let params = Value::Object(params.clone()).to_string();
     let may_change = visit.may("bindings_update");
     let change = (!check.changes.is_empty())
-        .then(|| with_query(&format!("{}/change", bot.base), &[("tool", tool), ("params", &params)]));
+        .then(|| with_query(&format!("{}/change", bot.base), &[("tool", tool), ("params", &params)]))
+        .filter(|link| link.len() <= LINK_BYTES_MAX);
     let sentences = check.sentences(visit.words());
-    Ok(Why { tool: tool.into(), params: params.into(), check, sentences, change, may_change })
+    // Parameters for which there is no link are only shown.
+    let is_long = params.len() > LINK_BYTES_MAX;
+    let params = Text::from(params);
+    let params = if is_long { params.start(PARAMS_CHARS_MAX) } else { params };
+    Ok(Why { tool: tool.into(), params, check, sentences, change, may_change })
 }
 
 #[derive(Template)]

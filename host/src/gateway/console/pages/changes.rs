@@ -10,8 +10,13 @@ use crate::gateway::console::client::with_query;
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::activity::Tabs;
 use crate::gateway::console::pages::bots::ListQuery;
+use crate::gateway::console::pages::conversations::within;
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::Visit;
+
+/// The maximum size of all states on one page, and of one of them.
+const STATES_MAX: usize = 384 << 10;
+const STATE_MAX: usize = 32 << 10;
 
 #[derive(Deserialize)]
 struct Change {
@@ -31,6 +36,16 @@ struct Change {
     before: Value,
     #[serde(default)]
     after: Value,
+    #[serde(skip)]
+    shown: Shown,
+}
+
+/// What the page shows of the states before and after a change.
+#[derive(Default)]
+struct Shown {
+    before: Text,
+    after: Text,
+    is_cut: bool,
 }
 
 impl Change {
@@ -49,13 +64,21 @@ impl Change {
     fn key_kind(&self) -> Text {
         self.key_kind.clone().unwrap_or_default()
     }
+}
 
-    fn before_text(&self) -> Text {
-        pretty(&self.before)
-    }
-
-    fn after_text(&self) -> Text {
-        pretty(&self.after)
+/// Sets what the page shows of each state, as far as the page has room.
+fn show_states(changes: &mut [Change]) {
+    let mut left = STATES_MAX;
+    for change in changes {
+        let mut shown = |state: &Value| {
+            let max = STATE_MAX.min(left);
+            let mut room = max;
+            let (text, is_whole) = within(pretty(state).raw(), &mut room);
+            left -= max - room;
+            (text, is_whole)
+        };
+        let ((before, is_before_whole), (after, is_after_whole)) = (shown(&change.before), shown(&change.after));
+        change.shown = Shown { before, after, is_cut: !(is_before_whole && is_after_whole) };
     }
 }
 
@@ -82,7 +105,33 @@ pub(in crate::gateway::console) async fn list(visit: Visit, Query(query): Query<
         visit.frame("activity", visit.words().text("activity.title")),
         visit.client.get::<Changes>(&path),
     );
-    let Changes { items, next_cursor } = list?;
+    let Changes { mut items, next_cursor } = list?;
+    show_states(&mut items);
     let next = next_cursor.map(|cursor| with_query(&visit.to("activity/changes"), &[("cursor", &cursor)]));
     Ok(page::render(&ChangesPage { frame, tabs: Tabs::of(&visit, "changes"), changes: items, next }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn states_are_cut_so_that_the_page_stays_small() {
+        let change = |state: Value| -> Change {
+            serde_json::from_value(json!({
+                "request_id": "r", "started_at": UtcMillis(0).to_string(), "before": state, "after": state,
+            }))
+            .unwrap()
+        };
+        let mut changes = vec![change(json!({"name": "small"})), change(json!("<".repeat(100_000)))];
+        changes.extend((0..48).map(|_| change(json!("x".repeat(100_000)))));
+        show_states(&mut changes);
+        assert!(!changes[0].shown.is_cut && changes[0].shown.after.raw().contains("small"));
+        assert!(changes[1..].iter().all(|change| change.shown.is_cut));
+        let bytes = |text: &Text| text.raw().replace('<', "&#60;").len();
+        let all: usize = changes.iter().map(|change| bytes(&change.shown.before) + bytes(&change.shown.after)).sum();
+        assert!(all <= STATES_MAX, "{all}");
+    }
 }

@@ -6,12 +6,18 @@ use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::gateway::console::client::{Conditions, segment, with_query};
+use crate::gateway::console::client::{Conditions, LINK_BYTES_MAX, segment, with_query};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::bot::{self, Bot, Tool, Why};
+use crate::gateway::console::pages::conversations::within;
 use crate::gateway::console::schema::{self, Input};
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::Visit;
+
+/// The maximum size of the data on the page.
+const DATA_MAX: usize = 192 << 10;
+/// The maximum size of parameters in JSON that the page also shows in the fields of the form.
+const JSON_IN_FIELDS_MAX: usize = 32 << 10;
 
 /// The answer of a call.
 #[derive(Deserialize)]
@@ -25,6 +31,11 @@ struct Answer {
     #[serde(default)]
     data: Option<Value>,
     duration_ms: u64,
+    /// What the page shows of the data, and whether this is the start of it.
+    #[serde(skip)]
+    shown: Text,
+    #[serde(skip)]
+    is_cut: bool,
 }
 
 impl Answer {
@@ -33,8 +44,13 @@ impl Answer {
         page::class_of(&self.status)
     }
 
-    fn data_text(&self) -> Text {
-        self.data.as_ref().map(pretty).unwrap_or_default()
+    /// Shows the data, as far as the page has room.
+    fn fitted(mut self) -> Answer {
+        let whole = self.data.as_ref().map(pretty).unwrap_or_default();
+        let mut room = DATA_MAX;
+        let (shown, is_whole) = within(whole.raw(), &mut room);
+        (self.shown, self.is_cut) = (shown, !is_whole);
+        self
     }
 }
 
@@ -121,7 +137,14 @@ pub(in crate::gateway::console) async fn submit(
     };
     let params = Value::Object(params);
     if !visit.fields().has("run") {
-        return Ok(page::see_other(&with_query(&page.action, &[("params", &params.to_string())])));
+        let link = with_query(&page.action, &[("params", &params.to_string())]);
+        if link.len() > LINK_BYTES_MAX
+            && let Value::Object(params) = &params
+        {
+            page.why = Some(bot::ask_why(&visit, &page.bot, &name, params).await?);
+            return Ok(page::render(&page));
+        }
+        return Ok(page::see_other(&link));
     }
     if page.writes() && !visit.fields().has("sure") {
         page.errors = vec!["try.not_sure"];
@@ -137,7 +160,7 @@ pub(in crate::gateway::console) async fn submit(
         let why = bot::ask_why(&visit, &page.bot, &name, params).await?;
         page.why = Some(why).filter(|why| !why.check.allows());
     }
-    page.answer = Some(answer);
+    page.answer = Some(answer.fitted());
     Ok(page::render(&page))
 }
 
@@ -150,7 +173,7 @@ fn params(visit: &Visit, page: &mut TryPage) -> Result<Map<String, Value>, Vec<&
     page.json = whole.into();
     match serde_json::from_str(whole) {
         Ok(Value::Object(params)) => {
-            if let Some(tool) = &page.tool {
+            if let Some(tool) = page.tool.as_ref().filter(|_| whole.len() <= JSON_IN_FIELDS_MAX) {
                 page.inputs = schema::of_schema(&tool.input_schema, Some(&params));
             }
             Ok(params)
