@@ -4,6 +4,7 @@ mod browser;
 mod connect;
 mod conversations;
 mod device;
+mod failures;
 mod instance;
 mod login;
 mod pages;

@@ -18,13 +18,13 @@ const HOSTILE: &str = "<img src=x onerror=alert(1)>\u{202e}\u{200b}";
 const PUBLIC_KEY: &str = "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
 
 /// An open stream of the console.
-struct Feed {
+pub(super) struct Feed {
     response: Response,
     text: String,
 }
 
 impl Feed {
-    async fn open(browser: &Browser, path: &str, headers: &[(&'static str, &str)]) -> Result<Feed> {
+    pub(super) async fn open(browser: &Browser, path: &str, headers: &[(&'static str, &str)]) -> Result<Feed> {
         let mut request = browser.client.get(format!("{}{path}", browser.url)).header("cookie", &browser.cookie);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -56,7 +56,7 @@ impl Feed {
     }
 
     /// Reads until the event `name`.
-    async fn until(&mut self, name: &str) -> Result<(String, Value)> {
+    pub(super) async fn until(&mut self, name: &str) -> Result<(String, Value)> {
         while let Some((found, id, data)) = self.next().await? {
             if found == name {
                 return Ok((id, data));
@@ -66,7 +66,7 @@ impl Feed {
     }
 
     /// Reads until the call with this request id, and returns the id of its event.
-    async fn until_call(&mut self, request: &Value) -> Result<String> {
+    pub(super) async fn until_call(&mut self, request: &Value) -> Result<String> {
         loop {
             let (id, call) = self.until("call").await?;
             if call["request_id"] == *request {

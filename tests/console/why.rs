@@ -129,7 +129,7 @@ impl Scene {
     async fn explained(&self, case: &Case, denied: &Denied) -> Result<Option<String>> {
         let bot = self.bot(denied);
         let params = case.params.to_string();
-        let asked = Url::parse_with_params("http://localhost", [("tool", case.tool), ("params", &params)])?;
+        let asked = Url::parse_with_params("http://localhost", [("tool", case.tool), ("params", params.as_str())])?;
         let asked = asked.query().context("a query")?;
         let request = format!("{}/activity/{}", self.base, denied.request);
         let has_changes = !denied.changes().is_empty();
