@@ -76,6 +76,23 @@ async fn a_denial_by_the_calling_plugin_is_told_by_its_recorded_rule() -> Result
 }
 
 #[tokio::test]
+async fn a_call_of_which_the_audit_holds_a_digest_is_told_by_its_recorded_rule() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    world.grant("test-echo", &["*"], &json!({ "repos": ["acme/*"] })).await?;
+    let params = json!({ "repo": "other/x", "any": "x".repeat(20_000) });
+    let denied = world.call(RUN, &params).await?;
+    ensure!(world.audit_of(&denied).await?["params"]["digest"].is_string(), "{denied}");
+    let browser = Browser::log_in(&world, world.api.key()).await?;
+    let page = browser.page(&format!("{}/activity/{}", base(&world).await?, text(&denied["request_id"]))).await?;
+    assert!(page.contains("The audit holds only a digest of these parameters"), "{page}");
+    assert!(page.contains("<code>scope.repos</code>"), "{page}");
+    for missing in ["card why", "/change?", "?tool="] {
+        assert!(!page.contains(missing), "{missing}: {page}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_change_of_a_role_names_the_bots_that_it_reaches_and_an_operator_cannot_make_it() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
     let echo = world.api.resource("test-echo", "echo", "https://echo.example").await?;

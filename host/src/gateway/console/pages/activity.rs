@@ -102,6 +102,16 @@ impl Call {
         pretty(&self.params)
     }
 
+    /// Returns whether the audit holds the parameters whole. It replaces large ones with their digest.
+    fn has_params(&self) -> bool {
+        let Some(params) = self.params.as_object() else { return false };
+        let digest = params.get("digest").and_then(Value::as_str);
+        let is_digest = digest.is_some_and(|digest| digest.starts_with("sha256:"))
+            && params.get("bytes").is_some_and(Value::is_u64)
+            && params.keys().all(|name| matches!(name.as_str(), "digest" | "bytes" | "first"));
+        !is_digest
+    }
+
     /// Returns whether `why` explains the denial of the call. A check knows only the rules of the bot itself: neither
     /// delegations, nor the plugin that made the call, nor the calls below it.
     fn is_explained_by(&self, why: &Why) -> bool {
@@ -327,7 +337,7 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
     };
     let title = call.tool_name().to_string();
     let (bot, resource, frame) = tokio::join!(bot, resource, visit.frame("activity", &title));
-    let has_params = call.params.is_object() && call.params.get("sha256").is_none();
+    let has_params = call.has_params();
     let (mut why, mut is_beyond_bot) = (None, false);
     if call.is_denied()
         && has_params
