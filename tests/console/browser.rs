@@ -2,16 +2,20 @@
 //! Content-Security-Policy, no sideways scrolling and no cut text.
 
 use std::process::Stdio;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use support::Build;
+use support::{Build, Server};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use super::base;
 use super::connect::grown;
 use crate::world::{World, text};
+
+/// The maximum number of clicks from an empty data folder to a denied call.
+const CLICKS_MAX: u64 = 12;
 
 /// Opens each page in each look, and returns what is wrong with them.
 pub(super) async fn opened(plan: &Value) -> Result<Value> {
@@ -238,6 +242,92 @@ async fn the_live_page_follows_the_calls() -> Result<()> {
         "call": format!("/api/bots/{}/tools/test_echo_run/call", world.bot),
     });
     let report = ran("live.mjs", &plan).await?;
+    assert_eq!(report["problems"], json!([]), "{report:#}");
+    Ok(())
+}
+
+/// Starts a server on an empty data folder. Returns it with the plan of a program: its URL and its root key.
+async fn empty() -> Result<(Server, Value)> {
+    let mut server = Server::prepare(&[])?;
+    server.launch_as_it_is().await?;
+    let plan = json!({ "url": server.url().context("the server is not running")?, "key": server.api()?.key() });
+    Ok((server, plan))
+}
+
+#[tokio::test]
+async fn the_wizard_is_gone_through_with_the_keyboard_alone() -> Result<()> {
+    let (_server, plan) = empty().await?;
+    let report = ran("keyboard.mjs", &plan).await?;
+    assert_eq!(report["problems"], json!([]), "{report:#}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_robot_makes_an_allowed_and_a_denied_call_on_an_empty_server_with_few_clicks() -> Result<()> {
+    let begin = Instant::now();
+    let (_server, plan) = empty().await?;
+    let report = ran("robot.mjs", &plan).await?;
+    assert_eq!(report["problems"], json!([]), "{report:#}");
+    let clicks = report["clicks"].as_u64().context("the clicks are counted")?;
+    assert!((1..=CLICKS_MAX).contains(&clicks), "{clicks} clicks");
+    let (whole, seconds) = (begin.elapsed().as_secs_f64(), &report["seconds"]);
+    eprintln!("a denied call after {clicks} clicks and {seconds} s, with the starts of all programs after {whole} s");
+    Ok(())
+}
+
+#[tokio::test]
+async fn everything_works_in_a_browser_without_scripts() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let bot = format!("bots/{}", world.bot);
+    let mut pages = vec![bot.clone(), format!("{bot}/tools/test_echo_run")];
+    pages.extend(["did", "denied", "budget", "settings", "delete", "bind"].map(|tab| format!("{bot}/{tab}")));
+    let others = [
+        "overview",
+        "demo",
+        "bots",
+        "bots/new",
+        "resources",
+        "resources/new",
+        "resources/new?type=test-echo",
+        "plugins",
+        "plugins/test-echo",
+        "oauth-apps",
+        "activity",
+        "activity/changes",
+        "activity/verify",
+        "approvals",
+        "approvals?status=used",
+        "roles",
+        "roles/new",
+        "keys",
+        "keys/new",
+        "workspaces",
+        "workspaces/new",
+        "trust",
+        "trust/new",
+        "health",
+        "conversations",
+        "search?q=e",
+    ];
+    pages.extend(others.map(str::to_owned));
+    let plan = json!({
+        "url": world.server.url().context("the server is not running")?, "key": world.api.key(), "pages": pages,
+    });
+    let report = ran("noscript.mjs", &plan).await?;
+    assert_eq!(report["problems"], json!([]), "{report:#}");
+    assert_eq!(report["pages"], json!(pages.len()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn seven_live_tabs_double_clicks_and_pages_of_other_sites() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    world.grant_all("test-echo").await?;
+    let plan = json!({
+        "url": world.server.url().context("the server is not running")?, "key": world.api.key(),
+        "base": base(&world).await?, "call": format!("/api/bots/{}/tools/test_echo_run/call", world.bot),
+    });
+    let report = ran("windows.mjs", &plan).await?;
     assert_eq!(report["problems"], json!([]), "{report:#}");
     Ok(())
 }

