@@ -7,9 +7,14 @@ use serde_json::{Value, json};
 
 use crate::gateway::console::client::{Conditions, Failure, segment};
 use crate::gateway::console::page::Page;
+use crate::gateway::console::pages::conversations::within;
 use crate::gateway::console::pages::resources::Discovery;
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::Visit;
+
+/// The maximum size of all definitions on one page, and of one of them.
+const DEFINITIONS_MAX: usize = 384 << 10;
+const DEFINITION_MAX: usize = 64 << 10;
 
 /// A tool that a server has declared.
 #[derive(Deserialize)]
@@ -24,6 +29,14 @@ pub(in crate::gateway::console) struct Pin {
     pub definition: Value,
     #[serde(default)]
     pub approved: Option<Approved>,
+    /// What the page shows of the approved definition, and of the definition of the server.
+    #[serde(skip)]
+    pub approved_text: Text,
+    #[serde(skip)]
+    pub definition_text: Text,
+    /// Whether the page shows only the start of a definition.
+    #[serde(skip)]
+    pub is_cut: bool,
 }
 
 #[derive(Deserialize)]
@@ -46,12 +59,31 @@ impl Pin {
         matches!(self.status.as_str(), "pending" | "changed" | "rejected")
     }
 
-    pub(in crate::gateway::console) fn definition_text(&self) -> Text {
-        pretty(&self.definition)
+    /// Sets what the page shows of the definitions, and takes their size from `left`.
+    fn fit(&mut self, left: &mut usize) {
+        let mut shown = |definition: &Value| {
+            let max = DEFINITION_MAX.min(*left);
+            let mut room = max;
+            let shown = within(pretty(definition).raw(), &mut room);
+            *left -= max - room;
+            shown
+        };
+        let (definition, is_whole) = shown(&self.definition);
+        let approved = self.approved.as_ref().map(|approved| shown(&approved.definition));
+        let (approved, is_approved_whole) = approved.unwrap_or((Text::default(), true));
+        (self.definition_text, self.approved_text) = (definition, approved);
+        self.is_cut = !(is_whole && is_approved_whole);
     }
+}
 
-    pub(in crate::gateway::console) fn approved_text(&self) -> Text {
-        self.approved.as_ref().map(|approved| pretty(&approved.definition)).unwrap_or_default()
+/// Sets what the page shows of the definitions, as far as the page has room. The tools that wait for a decision come
+/// first, because a definition that is not shown whole cannot be approved on the page.
+pub(in crate::gateway::console) fn fit(pins: &mut [Pin]) {
+    let mut left = DEFINITIONS_MAX;
+    let mut pins: Vec<&mut Pin> = pins.iter_mut().collect();
+    pins.sort_by_key(|pin| !pin.waits());
+    for pin in pins {
+        pin.fit(&mut left);
     }
 }
 
@@ -100,5 +132,30 @@ pub(in crate::gateway::console) async fn decide(visit: Visit, Path((_, id)): Pat
             Ok(visit.refused(told.collect::<Vec<_>>().join("; "), &base).await)
         }
         Err(failure) => Err(failure),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definitions_that_wait_are_shown_first() {
+        let pin = |status: &str, description: &str| -> Pin {
+            let definition = json!({"description": description});
+            serde_json::from_value(json!({
+                "name": "t", "original_name": "t", "digest": "d", "effect": "read", "status": status,
+                "definition": definition, "approved": {"definition": definition},
+            }))
+            .unwrap()
+        };
+        let large = "x".repeat(50 << 10);
+        let mut pins: Vec<Pin> = (0..8).map(|_| pin("approved", &large)).collect();
+        pins.push(pin("pending", &large));
+        pins.push(pin("changed", &"<".repeat(50 << 10)));
+        fit(&mut pins);
+        assert!(!pins[8].is_cut && pins[8].definition_text.raw().contains(&large));
+        assert!(pins[9].is_cut, "its markup takes more room");
+        assert!(!pins[0].is_cut && pins[7].is_cut);
     }
 }

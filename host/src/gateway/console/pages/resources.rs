@@ -11,7 +11,7 @@ use crate::gateway::console::client::{Failure, Versioned, segment, with_query};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::bots::ListQuery;
 use crate::gateway::console::pages::deletion::{ConfirmPage, delete_named};
-use crate::gateway::console::pages::pins::{Pin, Pins};
+use crate::gateway::console::pages::pins::{self, Pin, Pins};
 use crate::gateway::console::schema::{self, Declared, Input};
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::Visit;
@@ -406,6 +406,8 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
     let (found, pins, health) =
         tokio::join!(read(&visit, &id), visit.client.get::<Pins>(&pins), visit.client.get::<Health>(&health),);
     let Read { resource, kind, base, .. } = found?;
+    let mut pins = pins.map(|pins| pins.items).unwrap_or_default();
+    pins::fit(&mut pins);
     let frame = visit.frame("resources", &resource.name.to_string()).await;
     let page = ShowPage {
         frame,
@@ -413,7 +415,7 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
         kind,
         base,
         health: health.ok(),
-        pins: pins.map(|pins| pins.items).unwrap_or_default(),
+        pins,
         may_change: visit.may("resources_update"),
         may_credential: visit.may("credentials_save"),
         may_pins: visit.may("resources_approve"),
