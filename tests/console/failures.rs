@@ -366,7 +366,7 @@ async fn objects_of_another_workspace_are_on_no_page() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_thousand_misses_lock_nobody_out() -> Result<()> {
+async fn a_thousand_misses_lock_no_person_out() -> Result<()> {
     let world = World::with(&[]).await?;
     let browser = Browser::open(&world)?;
     let miss = |_: usize| async {
@@ -391,7 +391,7 @@ async fn a_thousand_misses_lock_nobody_out() -> Result<()> {
 
 /// A reader that does not read loses calls, and is told how many. It delays neither calls nor pages nor other readers.
 #[tokio::test]
-async fn a_live_feed_that_is_not_read_delays_nobody() -> Result<()> {
+async fn a_live_feed_that_is_not_read_delays_no_other() -> Result<()> {
     const CALLS: u64 = 900;
     const READ_MAX: Duration = Duration::from_secs(60);
     let world = World::with(&["test-echo"]).await?;
