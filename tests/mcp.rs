@@ -7,6 +7,7 @@ mod client;
 mod conformance;
 mod connect;
 mod elicitation;
+mod gateway;
 mod hosts;
 mod keys;
 mod legacy;

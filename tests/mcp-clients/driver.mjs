@@ -5,7 +5,7 @@
 //   sdk              @modelcontextprotocol/sdk, which begins with initialize
 //   ai, ai-initialize    @ai-sdk/mcp, by the newest revision and with initialize
 //
-// Commands: {"do": "list"}, {"do": "call", "tool", "arguments"}, {"do": "begin", "tool", "arguments"} and
+// Commands: {"do": "list"}, {"do": "call", "tool", "arguments", "meta"?}, {"do": "begin", "tool", "arguments"} and
 // {"do": "cancel"}, {"do": "listen"}. A call that a person must approve at a URL is told as {"asked": URL}, and goes on
 // after the next line.
 
@@ -93,15 +93,16 @@ tell({ revision: client.revision });
 let abort, pending;
 for await (const line of lines) {
   const command = JSON.parse(line);
-  const params = { name: command.tool, arguments: command.arguments };
+  const params = { name: command.tool, arguments: command.arguments, _meta: command.meta };
   switch (command.do) {
     case "list":
       tell({ tools: (await client.list()).map((tool) => tool.name) });
       break;
     case "call": {
       const result = await client.call(params);
-      const texts = result.content.map((block) => block.text);
-      tell({ error: result.isError ?? false, texts, structured: result.structuredContent ?? null });
+      const { content, isError, structuredContent } = result;
+      const texts = content.map((block) => block.text);
+      tell({ error: isError ?? false, texts, content, structured: structuredContent ?? null });
       break;
     }
     case "begin":

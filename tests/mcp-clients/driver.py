@@ -35,15 +35,15 @@ async def on_request(_context, params):
 
 
 async def call(client, command):
-    tool, arguments = command["tool"], command["arguments"]
+    tool, arguments, meta = command["tool"], command["arguments"], command.get("meta")
     try:
-        return await client.call_tool(tool, arguments)
+        return await client.call_tool(tool, arguments, meta=meta)
     except MCPError as error:
         # Revision 2025-11-25 has an error in place of a request. The client calls again after the decision.
         if error.code != -32042:
             raise
         await visit(error.data["elicitations"][0]["url"])
-        return await client.call_tool(tool, arguments)
+        return await client.call_tool(tool, arguments, meta=meta)
 
 
 async def listen(client):
@@ -55,10 +55,10 @@ async def listen(client):
 
 
 async def main(url, key, mode):
-    is_open = asyncio.Event()
+    is_open, listens = asyncio.Event(), asyncio.Event()
 
     async def on_message(message):
-        if mode == "legacy" and "list_changed" in str(getattr(message, "method", "")):
+        if listens.is_set() and "tools/list_changed" in str(getattr(message, "method", "")):
             tell(changed=True)
 
     async def on_response(response):
@@ -86,8 +86,9 @@ async def main(url, key, mode):
                     tell(tools=[tool.name for tool in listed.tools])
                 case "call":
                     result = await call(client, command)
-                    texts = [block.text for block in result.content]
-                    tell(error=bool(result.is_error), texts=texts, structured=result.structured_content)
+                    content = [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in result.content]
+                    texts = [block.get("text") for block in content]
+                    tell(error=bool(result.is_error), texts=texts, content=content, structured=result.structured_content)
                 case "begin":
                     pending = asyncio.create_task(call(client, command))
                 case "cancel":
@@ -96,6 +97,7 @@ async def main(url, key, mode):
                     tell(cancelled=True)
                 case "listen" if mode == "legacy":
                     await is_open.wait()
+                    listens.set()
                     tell(listening=True)
                 case "listen":
                     listening = asyncio.create_task(listen(client))

@@ -1,4 +1,5 @@
-//! MCP servers behind the host: resources of type `mcp`, against a scripted server and against server-everything.
+//! MCP servers behind the host: resources of type `mcp`, against a scripted server, against server-everything, and against
+//! servers that are written with the official SDKs.
 
 mod bounds;
 mod calls;
@@ -10,6 +11,7 @@ mod functions;
 mod hostile;
 mod names;
 mod oauth;
+mod sdks;
 mod sessions;
 mod users;
 
@@ -142,7 +144,7 @@ impl Here {
 }
 
 /// Creates a resource of type `mcp` that may reach servers on this machine.
-async fn resource(world: &World, name: &str, url: &str, config: &Value) -> Result<String> {
+pub(super) async fn resource(world: &World, name: &str, url: &str, config: &Value) -> Result<String> {
     let mut all = json!({ "url": url });
     all.as_object_mut().context("an object")?.extend(config.as_object().cloned().unwrap_or_default());
     let network = json!({ "allow_addresses": ["127.0.0.0/8"], "allow_http": true });
@@ -150,21 +152,21 @@ async fn resource(world: &World, name: &str, url: &str, config: &Value) -> Resul
     made(&world.api, "/api/resources", &body).await
 }
 
-async fn discover(world: &World, resource: &str) -> Result<Value> {
+pub(super) async fn discover(world: &World, resource: &str) -> Result<Value> {
     let path = format!("/api/resources/{resource}/tools/discover");
     let (status, _, body) = send(world.api.request(reqwest::Method::POST, &path)).await?;
     ensure!(status == 200, "{status} {body}");
     Ok(body["discovery"].clone())
 }
 
-async fn pins(world: &World, resource: &str) -> Result<Vec<Value>> {
+pub(super) async fn pins(world: &World, resource: &str) -> Result<Vec<Value>> {
     let (status, body) = world.api.get(&format!("/api/resources/{resource}/tools")).await?;
     ensure!(status == 200, "{status} {body}");
     Ok(body["items"].as_array().context("the list has no items")?.clone())
 }
 
 /// Approves all tools that wait for a decision.
-async fn approve_all(world: &World, resource: &str, effect: &str) -> Result<()> {
+pub(super) async fn approve_all(world: &World, resource: &str, effect: &str) -> Result<()> {
     let pins = pins(world, resource).await?;
     let waits = |pin: &&Value| pin["status"] == "pending" || pin["status"] == "changed";
     let decision =

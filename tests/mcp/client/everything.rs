@@ -1,5 +1,5 @@
-//! A gateway end to end: the tools of npm `@modelcontextprotocol/server-everything`, through a resource of type `mcp` and
-//! the MCP server of a bot.
+//! The tools of npm `@modelcontextprotocol/server-everything`, through a resource of type `mcp` and the MCP server of a bot,
+//! with a plain HTTP client. See `gateway` for the official clients.
 
 use anyhow::{Context, Result};
 use insta::assert_snapshot;
@@ -14,7 +14,7 @@ use crate::world::{World, text};
 async fn a_bot_offers_the_tools_of_another_server() -> Result<()> {
     let world = World::on(Server::prepare(&[])?.argument("--sandbox").argument("off")).await?;
     let server = EverythingServer::start().await?;
-    let everything = resource(&world, "everything", &server.url(), &json!({})).await?;
+    let everything = resource(&world, "everything", server.url(), &json!({})).await?;
     let discovery = discover(&world, &everything).await?;
     assert_eq!(
         (&discovery["status"], &discovery["protocol"], &discovery["server"]["name"]),

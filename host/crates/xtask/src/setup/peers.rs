@@ -1,4 +1,4 @@
-//! Installs programs that the tests talk to, from PyPI and npm: the OAuth server, the MCP clients and the MCP
+//! Installs programs that the tests talk to, from PyPI and npm: the OAuth server, the MCP clients and servers, and the MCP
 //! conformance suite. Their versions are pinned, in files of `tests/`.
 
 use std::path::{Path, PathBuf};
@@ -43,8 +43,8 @@ pub(crate) fn oauth_server(repository: &Repository) -> Result<()> {
     peer.copy("server.mjs")
 }
 
-/// Installs the MCP clients with their packages in `target/mcp-clients`, if they are missing or have another version.
-/// They run on the Node.js of the OAuth server, which must be installed first, and on the system's Python.
+/// Installs the MCP clients and servers with their packages in `target/mcp-clients`, if they are missing or have another
+/// version. They run on the Node.js of the OAuth server, which must be installed first, and on the system's Python.
 pub(crate) fn mcp_clients(repository: &Repository) -> Result<()> {
     let peer = Peer::of(repository, "mcp-clients");
     let python = ask(Command::new("python3").arg("--version")).unwrap_or_default();
@@ -55,7 +55,10 @@ pub(crate) fn mcp_clients(repository: &Repository) -> Result<()> {
     })
     .context("the MCP clients of the tests cannot be installed; they need python3 (3.10 or later), PyPI and npm")?;
     peer.copy("driver.mjs")?;
-    peer.copy("driver.py")
+    peer.copy("driver.py")?;
+    // The servers use the packages that are installed for the clients.
+    let servers = Peer { source: repository.path("tests/mcp-servers"), folder: peer.folder };
+    ["loopback.mjs", "server.mjs", "server.py"].iter().try_for_each(|file| servers.copy(file))
 }
 
 /// Installs the MCP conformance suite in `target/mcp-conformance`, if it is missing or has another version. It runs on
