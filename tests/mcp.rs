@@ -12,6 +12,7 @@ mod hosts;
 mod keys;
 mod legacy;
 mod lists;
+mod oidc;
 mod peers;
 mod stateless;
 mod streams;

@@ -63,17 +63,8 @@ impl Gateway {
     /// Connects a client with the bot. Returns it with the revision on which they agree.
     async fn connect(&self, peer: McpPeer) -> Result<(Driver, String)> {
         let url = self.world.server.url().context("the server is not running")?;
-        connect(peer, &format!("{url}/mcp/{}", self.world.bot), &self.key).await
+        Driver::connect(peer, &format!("{url}/mcp/{}", self.world.bot), &self.key).await
     }
-}
-
-/// Connects a client with a server. Returns it with the revision on which they agree.
-async fn connect(peer: McpPeer, url: &str, key: &str) -> Result<(Driver, String)> {
-    let mut command = peer.command()?;
-    command.arg(url).arg(key).arg(peer.mode().context("the client is a program")?);
-    let mut driver = Driver::start(command)?;
-    let connected = driver.next().await?;
-    Ok((driver, text(&connected["revision"]).to_owned()))
 }
 
 /// Calls a tool for a user of an app. Returns what the client tells: the result, or the URL at which a person decides.
@@ -115,7 +106,7 @@ async fn content_of_server_everything_is_unchanged(
     let gateway = Gateway::start().await?;
     let everything = EverythingServer::start().await?;
     gateway.add("everything", everything.url()).await?;
-    let (server, at_server) = connect(peer, everything.url(), "no key").await?;
+    let (server, at_server) = Driver::connect(peer, everything.url(), "no key").await?;
     let (bot, at_bot) = gateway.connect(peer).await?;
     assert_eq!((at_server.as_str(), at_bot.as_str()), ("2025-11-25", peer.revision()));
 
@@ -157,7 +148,7 @@ async fn content_of_servers_of_the_sdks_is_unchanged(
     let gateway = Gateway::start().await?;
     let server = SdkServer::start(sdk).await?;
     gateway.add("sdk", server.url()).await?;
-    let (direct, at_server) = connect(peer, server.url(), "no key").await?;
+    let (direct, at_server) = Driver::connect(peer, server.url(), "no key").await?;
     let (bot, at_bot) = gateway.connect(peer).await?;
     assert_eq!((at_server.as_str(), at_bot.as_str()), (peer.revision(), peer.revision()));
 

@@ -54,12 +54,9 @@ struct Shown {
 impl<'a> Peer<'a> {
     async fn start(peer: McpPeer, scene: &'a Scene) -> Result<Peer<'a>> {
         let mut started = Peer { peer, scene, driver: None, home: tempfile::tempdir()?, running: None };
-        if let Some(mode) = peer.mode() {
-            let mut command = peer.command()?;
-            command.arg(started.url()?).arg(scene.client.api.key()).arg(mode);
-            let mut driver = Driver::start(command)?;
-            let connected = driver.next().await?;
-            assert_eq!(connected["revision"], peer.revision(), "{connected}");
+        if peer.mode().is_some() {
+            let (driver, revision) = Driver::connect(peer, &started.url()?, scene.client.api.key()).await?;
+            assert_eq!(revision, peer.revision());
             started.driver = Some(driver);
         }
         Ok(started)
@@ -166,7 +163,16 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn start(mut command: Command) -> Result<Driver> {
+    /// Connects a client library with a server. Returns it with the revision on which they agree.
+    pub(super) async fn connect(peer: McpPeer, url: &str, key: &str) -> Result<(Driver, String)> {
+        let mut command = peer.command()?;
+        command.arg(url).arg(key).arg(peer.mode().context("the client is a program")?);
+        let mut driver = Driver::start(command)?;
+        let connected = driver.next().await?;
+        Ok((driver, text(&connected["revision"]).to_owned()))
+    }
+
+    fn start(mut command: Command) -> Result<Driver> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().context("the client cannot be run")?;
         let output = child.stdout.take().context("the client has no output")?;
@@ -175,7 +181,7 @@ impl Driver {
     }
 
     /// Returns what the client tells next.
-    pub(super) async fn next(&mut self) -> Result<Value> {
+    async fn next(&mut self) -> Result<Value> {
         let line = tokio::time::timeout(STEP_MAX, self.lines.next_line()).await.context("the client hangs")??;
         Ok(serde_json::from_str(&line.context("the client has ended")?)?)
     }

@@ -11,7 +11,7 @@ use super::{Client, Scene};
 use crate::http::{Answers, send};
 use crate::world::{eventually, text};
 
-const PUBLIC: &str = "https://monstrum.example";
+pub(super) const PUBLIC: &str = "https://monstrum.example";
 
 /// A server that accepts the tokens of an issuer, and a bot that admits Ann and the users of a team.
 struct Issued {
@@ -22,31 +22,14 @@ struct Issued {
 impl Issued {
     async fn start() -> Result<Issued> {
         let issuer = TokenIssuer::start().await?;
-        let url = issuer.url();
-        let server = Server::prepare(&["test-echo"])?;
-        let arguments = [
-            "--public-url",
-            PUBLIC,
-            "--mcp-issuer",
-            &url,
-            "--mcp-issuer-http",
-            "true",
-            "--mcp-issuer-allow",
-            "127.0.0.0/8",
-        ];
-        let server = arguments.iter().fold(server, |server, argument| server.argument(argument));
-        let scene = Scene::on(server).await?;
+        let scene = accepting(&issuer.url()).await?;
         let issued = Issued { issuer, scene };
         issued.admit(&json!(["ann", "team-*"])).await?;
         Ok(issued)
     }
 
     async fn admit(&self, subjects: &Value) -> Result<()> {
-        let world = &self.scene.world;
-        let change = json!({ "mcp_subjects": subjects });
-        let (status, body) = world.api.patch(&format!("/api/bots/{}", world.bot), &change).await?;
-        ensure!(status == 200, "{status} {body}");
-        Ok(())
+        admit(&self.scene, subjects).await
     }
 
     fn audience(&self) -> String {
@@ -67,8 +50,33 @@ impl Issued {
     }
 }
 
+/// Starts a server that accepts the tokens of an issuer on this machine.
+pub(super) async fn accepting(issuer: &str) -> Result<Scene> {
+    let server = Server::prepare(&["test-echo"])?;
+    let arguments = [
+        "--public-url",
+        PUBLIC,
+        "--mcp-issuer",
+        issuer,
+        "--mcp-issuer-http",
+        "true",
+        "--mcp-issuer-allow",
+        "127.0.0.0/8",
+    ];
+    Scene::on(arguments.iter().fold(server, |server, argument| server.argument(argument))).await
+}
+
+/// Says which users may use the bot.
+pub(super) async fn admit(scene: &Scene, subjects: &Value) -> Result<()> {
+    let world = &scene.world;
+    let change = json!({ "mcp_subjects": subjects });
+    let (status, body) = world.api.patch(&format!("/api/bots/{}", world.bot), &change).await?;
+    ensure!(status == 200, "{status} {body}");
+    Ok(())
+}
+
 /// Returns the status of a list, and how the client can authenticate.
-async fn seen(client: &Client) -> Result<(u16, Value)> {
+pub(super) async fn seen(client: &Client) -> Result<(u16, Value)> {
     let (status, headers, body) = send(client.stateless("tools/list", &json!({}))).await?;
     let challenge = headers.get("www-authenticate").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     let detail = if body["detail"].is_null() {

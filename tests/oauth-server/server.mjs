@@ -1,9 +1,11 @@
 // An OAuth server for the tests: the unchanged oidc-provider, a simulated person who consents to every request, and an
 // API that requires the tokens of the provider.
 //
-// This file adds these paths: `/person` opens the provider's pages like a browser, `/api/…` answers requests with a valid
-// access token, and `/control` changes the behaviour of the token endpoint and returns what the endpoint has recorded.
+// This file adds these paths: `/person` opens the provider's pages like a browser, `/signed-in` returns the tokens of a
+// client for which the person has signed in, `/api/…` answers requests with a valid access token, and `/control` changes
+// the behaviour of the token endpoint and returns what the endpoint has recorded.
 
+import { createHash, generateKeyPairSync, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -17,6 +19,10 @@ const origin = `http://127.0.0.1:${server.address().port}`;
 
 const state = {
   access_token_s: 3600,
+  // The algorithm of access tokens that are JWTs. Access tokens are opaque if it is null.
+  access_token_alg: null,
+  // Claims that replace those of access tokens that are JWTs.
+  access_token_claims: {},
   // The time, in milliseconds, by which each answer of the token endpoint is delayed after it is complete.
   hold_ms: 0,
   // `{ status, body }` replaces the next `answers_left` answers of the token endpoint.
@@ -33,23 +39,32 @@ const state = {
   seen: [],
 };
 
+const redirectUri = 'http://127.0.0.1/api/oauth/callback';
 const grants = ['authorization_code', 'refresh_token', 'client_credentials', 'urn:ietf:params:oauth:grant-type:device_code'];
 const client = (client_id, more) => ({
   client_id,
   application_type: 'native',
   grant_types: grants,
-  redirect_uris: ['http://127.0.0.1/api/oauth/callback'],
+  redirect_uris: [redirectUri],
   response_types: ['code'],
   scope: 'openid offline_access repo',
   ...more,
 });
 const secret = 'client-secret-canary-6f1d';
 
+const key = (alg, type, options) => {
+  const { privateKey } = generateKeyPairSync(type, options);
+  return { ...privateKey.export({ format: 'jwk' }), alg, use: 'sig', kid: alg };
+};
+
 const provider = new Provider(origin, {
+  jwks: { keys: [key('RS256', 'rsa', { modulusLength: 2048 }), key('ES256', 'ec', { namedCurve: 'P-256' })] },
   clients: [
     client('by-header', { client_secret: secret, token_endpoint_auth_method: 'client_secret_basic' }),
     client('by-body', { client_secret: secret, token_endpoint_auth_method: 'client_secret_post' }),
     client('public', { token_endpoint_auth_method: 'none', grant_types: grants.filter((grant) => grant !== 'client_credentials') }),
+    // Asks for scopes of resources, which are not scopes of the provider.
+    client('mcp', { token_endpoint_auth_method: 'none', grant_types: ['authorization_code'], scope: undefined }),
   ],
   scopes: ['openid', 'offline_access', 'repo'],
   pkce: { required: () => true },
@@ -75,13 +90,17 @@ const provider = new Provider(origin, {
     resourceIndicators: {
       enabled: true,
       getResourceServerInfo: async (_, resource) => ({
-        scope: 'openid offline_access repo',
+        scope: 'openid offline_access repo mcp:tools',
         audience: resource,
         accessTokenTTL: state.access_token_s,
-        accessTokenFormat: 'opaque',
+        accessTokenFormat: state.access_token_alg ? 'jwt' : 'opaque',
+        jwt: state.access_token_alg ? { sign: { alg: state.access_token_alg } } : undefined,
       }),
       useGrantedResource: async () => true,
     },
+  },
+  formats: {
+    customizers: { jwt: async (_ctx, _token, { payload }) => Object.assign(payload, state.access_token_claims) },
   },
   interactions: { url: (_, interaction) => `/interaction/${interaction.uid}` },
   findAccount: async (_, id) => ({ accountId: id, claims: async () => ({ sub: id }) }),
@@ -161,6 +180,18 @@ async function browse(url, form) {
   throw new Error('too many steps');
 }
 
+// Signs the person in for the client `mcp`, which asks for a scope of a resource.
+async function signedIn({ resource, scope }) {
+  const code_verifier = randomBytes(32).toString('base64url');
+  const code_challenge = createHash('sha256').update(code_verifier).digest('base64url');
+  const common = { client_id: 'mcp', redirect_uri: redirectUri, resource };
+  const query = new URLSearchParams({ ...common, scope, response_type: 'code', code_challenge, code_challenge_method: 'S256' });
+  const { url } = await browse(`${origin}/auth?${query}`);
+  const code = new URL(url).searchParams.get('code');
+  const body = new URLSearchParams({ ...common, grant_type: 'authorization_code', code, code_verifier });
+  return (await fetch(`${origin}/token`, { method: 'POST', body })).json();
+}
+
 async function json(request) {
   const chunks = [];
   for await (const chunk of request) chunks.push(chunk);
@@ -181,6 +212,7 @@ async function ours(request, response, url) {
     const { url: start } = await json(request);
     return answer(response, 200, await browse(start));
   }
+  if (url.pathname === '/signed-in') return answer(response, 200, await signedIn(await json(request)));
   if (url.pathname === '/control') {
     const { revoke_access: access, revoke_refresh: refresh, ...changes } = await json(request);
     if (access) await Promise.all(tokens.splice(0).map((token) => token.destroy()));
@@ -197,7 +229,7 @@ async function ours(request, response, url) {
 const callback = provider.callback();
 server.on('request', (request, response) => {
   const url = new URL(request.url, origin);
-  const isOurs = ['/interaction/', '/person', '/control', '/api/'].some((path) => url.pathname.startsWith(path));
+  const isOurs = ['/interaction/', '/person', '/signed-in', '/control', '/api/'].some((path) => url.pathname.startsWith(path));
   if (!isOurs) return callback(request, response);
   return ours(request, response, url).catch((error) => answer(response, 500, { message: String(error) }));
 });

@@ -2,7 +2,7 @@
 //! The server ends when the process that started it ends, because that process holds the other end of the server's
 //! standard input.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
@@ -66,6 +66,12 @@ impl OauthServer {
     /// Opens `url` like a person who signs in and agrees. Returns the final redirect of the browser.
     pub async fn person_at(&self, url: &str) -> Result<Value> {
         self.post("/person", &json!({ "url": url })).await
+    }
+
+    /// Signs the person in for a client that asks for scopes of a resource. Returns the client's access token.
+    pub async fn access_token(&self, resource: &str, scope: &str) -> Result<String> {
+        let tokens = self.post("/signed-in", &json!({ "resource": resource, "scope": scope })).await?;
+        Ok(tokens["access_token"].as_str().with_context(|| format!("there is no access token: {tokens}"))?.to_owned())
     }
 
     /// Applies `changes` to the server's settings. Returns all settings and what the server has recorded.
