@@ -9,6 +9,7 @@ mod leaks;
 mod mcp;
 mod sandbox;
 mod scenes;
+mod wiki;
 
 use std::process::ExitCode;
 

@@ -46,6 +46,16 @@ async def call(client, command):
         return await client.call_tool(tool, arguments, meta=meta)
 
 
+def shown(result):
+    content = [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in result.content]
+    return {
+        "error": bool(result.is_error),
+        "texts": [block.get("text") for block in content],
+        "content": content,
+        "structured": result.structured_content,
+    }
+
+
 async def listen(client):
     async with client.listen(tools_list_changed=True) as subscription:
         tell(listening=True)
@@ -85,10 +95,7 @@ async def main(url, key, mode):
                     listed = await client.list_tools(cache_mode="refresh")
                     tell(tools=[tool.name for tool in listed.tools])
                 case "call":
-                    result = await call(client, command)
-                    content = [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in result.content]
-                    texts = [block.get("text") for block in content]
-                    tell(error=bool(result.is_error), texts=texts, content=content, structured=result.structured_content)
+                    tell(**shown(await call(client, command)))
                 case "begin":
                     pending = asyncio.create_task(call(client, command))
                 case "cancel":

@@ -1,5 +1,5 @@
-// Makes a server listen on a free port of 127.0.0.1, which it prints. server-everything takes no address, and would listen
-// on all addresses.
+// Makes a server listen on a free port of 127.0.0.1, which it prints. server-everything takes no address, and would
+// listen on all addresses.
 
 import { Server } from "node:net";
 

@@ -1,7 +1,7 @@
-// An MCP server that is written with @modelcontextprotocol/server. It has the same tools as `server.py`, speaks revision
-// 2026-07-28 and earlier ones, and listens on a port of 127.0.0.1 that it prints.
+// An MCP server that is written with @modelcontextprotocol/server. It has the same tools as `server.py`, speaks
+// revision 2026-07-28 and earlier ones, and listens on a port of 127.0.0.1 that it prints.
 //
-// Tools: `add` has a structured result, `fail` reports a failure, `media` returns a content block of each type, `count`
+// Tools: `add` has a structured result, `fail` reports a failure, `media` returns content blocks of all types, `count`
 // reports progress before its result, and `describe` changes the description of the tool `note` and says so.
 
 import { once } from "node:events";
@@ -26,7 +26,8 @@ const media = [
 
 // The SDK creates a server for each request.
 const factory = () => {
-  const server = new McpServer({ name: "typescript", version: "1.0.0" }, { capabilities: { tools: { listChanged: true } } });
+  const capabilities = { tools: { listChanged: true } };
+  const server = new McpServer({ name: "typescript", version: "1.0.0" }, { capabilities });
   server.registerTool(
     "add",
     {
@@ -39,7 +40,7 @@ const factory = () => {
   server.registerTool("fail", { description: "Fails", inputSchema: z.object({ why: z.string() }) }, async ({ why }) => {
     throw new Error(why);
   });
-  server.registerTool("media", { description: "Returns a content block of each type" }, async () => ({ content: media }));
+  server.registerTool("media", { description: "Returns content blocks of all types" }, async () => ({ content: media }));
   server.registerTool(
     "count",
     { description: "Counts", inputSchema: z.object({ steps: z.int() }) },
@@ -52,7 +53,9 @@ const factory = () => {
       return { content: [{ type: "text", text: `counted to ${steps}` }] };
     },
   );
-  server.registerTool("note", { description: state.description }, async () => ({ content: [{ type: "text", text: "noted" }] }));
+  server.registerTool("note", { description: state.description }, async () => {
+    return { content: [{ type: "text", text: "noted" }] };
+  });
   server.registerTool(
     "describe",
     { description: "Changes the description of `note`", inputSchema: z.object({ text: z.string() }) },

@@ -1,5 +1,5 @@
-"""An MCP server that is written with PyPI `mcp`. It has the same tools as `server.mjs`, which describes them, and listens on
-a port of 127.0.0.1 that it prints.
+"""An MCP server that is written with PyPI `mcp`. It has the same tools as `server.mjs`, which describes them, and listens
+on a port of 127.0.0.1 that it prints.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ def encoded(text):
     return base64.b64encode(text.encode()).decode()
 
 
-@server.tool(description="Returns a content block of each type")
+@server.tool(description="Returns content blocks of all types")
 def media() -> CallToolResult:
     text = TextResourceContents(uri="test://text", mime_type="text/plain", text="embedded")
     blob = BlobResourceContents(uri="test://blob", mime_type="application/gzip", blob=encoded("blob"))

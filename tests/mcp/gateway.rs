@@ -1,7 +1,7 @@
 //! A gateway end to end: other MCP servers, through resources of type `mcp` and the MCP server of a bot, called by the
 //! official clients.
 //!
-//! A client gets the same result from the bot as from the server itself, with these differences, which docs/mcp.md describes:
+//! A client gets the same result from the bot as from the server itself, with these differences, which are documented:
 //!
 //! - A tool has the name of its resource before its own, in lower case.
 //! - A client agrees on the newest revision with the bot, even if the server has an earlier one.
@@ -135,6 +135,8 @@ async fn content_of_server_everything_is_unchanged(
     assert_eq!(weather["structured"]["temperature"], 36, "{weather}");
     let failed = both.same("get-resource-reference", &json!({"resourceType": "Text", "resourceId": -1})).await?;
     assert_eq!(failed["error"], true, "{failed}");
+    let invalid = call(&mut both.bot, GATED_NAME, &json!({"a": "one", "b": 2})).await?;
+    assert_eq!(invalid["texts"], json!([r#"Invalid parameters: /a: "one" is not of type "number""#]), "{invalid}");
     Ok(())
 }
 

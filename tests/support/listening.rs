@@ -1,5 +1,5 @@
-//! Servers that are programs of their own. They print the URL on which they listen, and end when their standard input ends,
-//! because the process that started them holds the other end.
+//! Servers that are programs of their own. They print the URL on which they listen. They end when the process that started
+//! them ends, because that process holds the other end of their standard input.
 
 use std::process::Stdio;
 use std::time::Duration;

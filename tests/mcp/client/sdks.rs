@@ -1,4 +1,5 @@
-//! Servers that are written with the official Python and TypeScript SDKs and speak revision 2026-07-28.
+//! Servers that are written with the official Python and TypeScript SDKs and speak revision 2026-07-28: PyPI `mcp` and npm
+//! `@modelcontextprotocol/server`. npm `@modelcontextprotocol/sdk` ends with revision 2025-11-25; server-everything uses it.
 
 use anyhow::{Result, ensure};
 use rstest::rstest;
