@@ -145,25 +145,26 @@ async fn content_of_server_everything_is_unchanged(
 #[tokio::test]
 async fn content_of_servers_of_the_sdks_is_unchanged(
     #[values(Python, PythonInitialize, TypeScriptClient, TypeScriptSdk)] peer: McpPeer,
-    #[values(Sdk::Python, Sdk::TypeScript)] sdk: Sdk,
 ) -> Result<()> {
     let gateway = Gateway::start().await?;
-    let server = SdkServer::start(sdk).await?;
-    gateway.add("sdk", server.url()).await?;
-    let (direct, at_server) = Driver::connect(peer, server.url(), "no key").await?;
-    let (bot, at_bot) = gateway.connect(peer).await?;
-    assert_eq!((at_server.as_str(), at_bot.as_str()), (peer.revision(), peer.revision()));
+    for (name, sdk) in [("python", Sdk::Python), ("typescript", Sdk::TypeScript)] {
+        let server = SdkServer::start(sdk).await?;
+        gateway.add(name, server.url()).await?;
+        let (direct, at_server) = Driver::connect(peer, server.url(), "no key").await?;
+        let (bot, at_bot) = gateway.connect(peer).await?;
+        assert_eq!((at_server.as_str(), at_bot.as_str()), (peer.revision(), peer.revision()));
 
-    let mut both = Both { resource: "sdk", server: direct, bot };
-    let media = both.same("media", &json!({})).await?;
-    let kinds: Vec<String> = types(&media).collect();
-    assert_eq!(kinds, ["text", "image", "audio", "resource", "resource", "resource_link"], "{media}");
-    let sum = both.same("add", &json!({"a": 1, "b": 2})).await?;
-    assert_eq!(sum["structured"], json!({"sum": 3}), "{sum}");
-    let failed = both.same("fail", &json!({"why": "no paper"})).await?;
-    assert!(failed["error"] == true && text(&failed["texts"][0]).ends_with("no paper"), "{failed}");
-    let counted = both.same("count", &json!({"steps": 3})).await?;
-    assert_eq!(counted["texts"], json!(["counted to 3"]), "{counted}");
+        let mut both = Both { resource: name, server: direct, bot };
+        let media = both.same("media", &json!({})).await?;
+        let kinds: Vec<String> = types(&media).collect();
+        assert_eq!(kinds, ["text", "image", "audio", "resource", "resource", "resource_link"], "{media}");
+        let sum = both.same("add", &json!({"a": 1, "b": 2})).await?;
+        assert_eq!(sum["structured"], json!({"sum": 3}), "{sum}");
+        let failed = both.same("fail", &json!({"why": "no paper"})).await?;
+        assert!(failed["error"] == true && text(&failed["texts"][0]).ends_with("no paper"), "{failed}");
+        let counted = both.same("count", &json!({"steps": 3})).await?;
+        assert_eq!(counted["texts"], json!(["counted to 3"]), "{counted}");
+    }
     Ok(())
 }
 
