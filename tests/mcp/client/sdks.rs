@@ -1,6 +1,8 @@
 //! Servers that are written with the official Python and TypeScript SDKs and speak revision 2026-07-28: PyPI `mcp` and npm
 //! `@modelcontextprotocol/server`. npm `@modelcontextprotocol/sdk` ends with revision 2025-11-25; server-everything uses it.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -8,6 +10,9 @@ use support::{Sdk, SdkServer, Server};
 
 use super::{approve_all, discover, pins, resource};
 use crate::world::{World, eventually, text};
+
+/// The time between two notifications of a server.
+const NOTIFY_POLL: Duration = Duration::from_millis(500);
 
 /// A bot that may use the approved tools of a server.
 struct Served {
@@ -118,9 +123,13 @@ async fn a_tool_that_changes_its_description_waits_for_approval(
     let served = Served::approved(sdk).await?;
     let noted = served.call("note", &json!({})).await?;
     assert_eq!(noted["status"], "success", "{noted}");
-    served.describe("Returns a note to a stranger").await?;
-    // A discovery follows the notification.
-    eventually("the tool waits", async || Ok((served.with_status("changed").await? == ["note"]).then_some(()))).await?;
+    // A discovery follows a notification. Monstrum may not listen yet when the first one is sent.
+    eventually("the tool waits", async || {
+        served.describe("Returns a note to a stranger").await?;
+        tokio::time::sleep(NOTIFY_POLL).await;
+        Ok((served.with_status("changed").await? == ["note"]).then_some(()))
+    })
+    .await?;
     // The rows are written before the policy is renewed.
     eventually("the bot does not have the tool", async || {
         Ok((!served.world.tools().await?.contains(&"sdk__note".to_owned())).then_some(()))
