@@ -139,8 +139,7 @@ fn until(
             None => Some((Err(SandboxError::unavailable("the download was cancelled")), None)),
         }
     };
-    // Compression asks for another piece after the end.
-    stream::unfold(Some(handed), next).fuse().boxed()
+    stream::unfold(Some(handed), next).boxed()
 }
 
 /// Sends all pieces in order. Returns the reason if the client reads too slowly.

@@ -14,9 +14,11 @@ use monstrum_types::with_causes;
 pub(super) fn answer(download: Download, deliver: impl FnOnce(ByteStream) -> ByteStream) -> Response {
     let Download { name, is_archive, length, content, record } = download;
     let content = record.follow(deliver(content), length);
-    let mut response = Response::new(Body::from_stream(content.map(|piece| {
+    let content = content.map(|piece| {
         piece.inspect_err(|error| tracing::warn!(error = %with_causes(error), "a download from a sandbox failed"))
-    })));
+    });
+    // Compression polls the content again after its end.
+    let mut response = Response::new(Body::from_stream(content.fuse()));
     let kind = if is_archive { "application/zip" } else { "application/octet-stream" };
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
