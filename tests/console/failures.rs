@@ -253,7 +253,7 @@ async fn rows_of_sessions_and_links_that_were_inserted_with_sql_are_ignored() ->
     let columns = "key_id, key_hash, expires_at, mac";
     let ticket = format!("insert into console_tickets (id, {columns}) select '{id}', {columns} from console_tickets");
     let count = "select (select count(*) from console_sessions), (select count(*) from console_tickets)";
-    let rows = sqlite(world.server.data_dir(), &[&session, &ticket, count]).await?;
+    let rows = sqlite(&world.server.data_dir(), &[&session, &ticket, count]).await?;
     assert_eq!(rows, json!([[2, 2]]));
     let bots = format!("{}/bots", base(&world).await?);
     browser.page(&bots).await?;
