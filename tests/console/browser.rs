@@ -1,6 +1,7 @@
 //! The pages in Chromium: no accessibility violation, no message in the browser's console, no violation of the
 //! Content-Security-Policy, no sideways scrolling and no cut text.
 
+use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::time::Instant;
 
@@ -64,6 +65,8 @@ type Named = (&'static str, String);
 /// A server with one object of each kind, and its pages.
 struct Site {
     world: World,
+    /// A key of each kind.
+    keys: BTreeMap<&'static str, String>,
     /// The pages that operators, admins and root keys can open.
     of_operators: Vec<Named>,
     /// The pages that admins and root keys can open.
@@ -144,7 +147,11 @@ impl Site {
         ];
         of_admins.extend(of_oauth_apps(&world, &base).await?);
         let of_root = of_instance(&world, &base).await?;
-        Ok(Site { world, of_operators, of_admins, of_root })
+        let mut keys = BTreeMap::from([("root", world.api.key().to_owned())]);
+        for kind in ["admin", "operator", "approver"] {
+            keys.insert(kind, world.api.new_key(kind, None).await?);
+        }
+        Ok(Site { world, keys, of_operators, of_admins, of_root })
     }
 
     /// Returns the pages that a kind of key can open.
@@ -160,10 +167,7 @@ impl Site {
 
     /// Opens pages with a key of this kind in each look, and fails if anything is wrong with them.
     async fn open(&self, kind: &str, pages: &[Named], looks: &[Value]) -> Result<()> {
-        let key = match kind {
-            "root" => self.world.api.key().to_owned(),
-            kind => self.world.api.new_key(kind, None).await?,
-        };
+        let key = self.keys.get(kind).context("a key of this kind")?;
         let named: Vec<Value> = pages.iter().map(|(name, path)| json!({ "name": name, "path": path })).collect();
         let build = Build::current()?;
         let plan = json!({

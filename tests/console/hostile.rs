@@ -122,7 +122,7 @@ async fn discovered(world: &World) -> Result<()> {
     };
     let server = FakeMcp::start(Generation::Stateless, &tools(1)).await?;
     let resource = json!({
-        "resource_type": "mcp", "name": format!("{NAME}mcp"), "config": { "url": server.url() },
+        "resource_type": "mcp", "name": "notes", "config": { "url": server.url() },
         "network": { "allow_addresses": ["127.0.0.0/8"], "allow_http": true },
     });
     let tools_path = format!("/api/resources/{}/tools", made(&world.api, "/api/resources", &resource).await?);

@@ -18,7 +18,7 @@ const FOLDER: &str = "docs/images/console";
 const FONTS: &str = "fonts.sha256";
 /// The maximum size of all pictures.
 const BYTES_MAX: u64 = 4 << 20;
-/// The variable that `cargo xtask console-pictures` sets.
+/// The variable that `cargo xtask pictures` sets.
 const REWRITE: &str = "MONSTRUM_REWRITE_PICTURES";
 
 #[tokio::test]
@@ -31,11 +31,8 @@ async fn the_pages_look_like_the_pictures() -> Result<()> {
         "pictures": folder, "seen": build.target()?.join("console/different"), "write": is_rewriting(),
     });
     let report = ran("pictures.mjs", &plan).await?;
-    assert_eq!(report["problems"], json!([]), "the pages changed; if they should, run: cargo xtask console-pictures");
-    ensure!(
-        is_rewriting() || !report["known_fonts"].is_null(),
-        "{FOLDER} has no pictures; run: cargo xtask console-pictures"
-    );
+    assert_eq!(report["problems"], json!([]), "the pages changed; if they should, run: cargo xtask pictures");
+    ensure!(is_rewriting() || !report["known_fonts"].is_null(), "{FOLDER} has no pictures; run: cargo xtask pictures");
     if report["compared"] == 0 && !is_rewriting() {
         println!("the pages were not compared with {FOLDER}: this machine has other fonts");
     }

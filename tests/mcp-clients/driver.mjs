@@ -9,10 +9,16 @@
 // {"do": "cancel"}, {"do": "listen"}. A call that a person must approve at a URL is told as {"asked": URL}, and goes on
 // after the next line.
 
-import { createInterface } from "node:readline";
-
 const [url, key, kind] = process.argv.slice(2);
-const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+// Only a line feed ends a line; readline would also split at the U+2028 of a text.
+const lines = (async function* () {
+  let rest = "";
+  for await (const text of process.stdin.setEncoding("utf8")) {
+    const whole = (rest + text).split("\n");
+    rest = whole.pop();
+    yield* whole;
+  }
+})();
 const headers = { Authorization: `Bearer ${key}` };
 const tell = (values) => console.log(JSON.stringify(values));
 

@@ -1,5 +1,5 @@
 //! Tasks of this repository, with one command for each task: `cargo xtask demo`, `test`, `deny`, `doc`, `plugins`,
-//! `bench`, `soak`, `openapi`, `schema`, `settings`, `console-pictures`.
+//! `bench`, `soak`, `openapi`, `schema`, `settings`, `pictures`.
 //!
 //! A task first installs missing prerequisites (WebAssembly targets, and for `test` a few tools). The task then
 //! announces each step; between these lines, cargo prints its own progress.
@@ -80,7 +80,7 @@ enum Task {
     /// Write the tables of settings in docs/configuration.md
     Settings,
     /// Write the pictures of the console in docs/images/console
-    ConsolePictures,
+    Pictures,
 }
 
 /// The test that checks docs/configuration.md.
@@ -106,7 +106,7 @@ fn main() -> ExitCode {
         Task::Openapi => generate(&repository, &["openapi"], "host/openapi.json"),
         Task::Schema => generate(&repository, &["plugin", "schema"], "host/crates/manifest/monstrum.schema.json"),
         Task::Settings => settings(&repository),
-        Task::ConsolePictures => console_pictures(&repository),
+        Task::Pictures => console_pictures(&repository),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
