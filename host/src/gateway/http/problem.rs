@@ -84,8 +84,8 @@ impl Problem {
     }
 
     /// Sets the current proposal of an OAuth provider, which the request did not name.
-    pub fn with_proposal(self, proposal: Box<OauthProposal>) -> Self {
-        let current = Current { proposal: Some(*proposal), ..Current::default() };
+    pub fn with_proposal(self, proposal: OauthProposal) -> Self {
+        let current = Current { proposal: Some(proposal), ..Current::default() };
         Problem { current: Some(Box::new(current)), ..self }
     }
 

@@ -54,7 +54,7 @@ pub(crate) async fn confirm(
     oauth_discovery::confirm(&app, &caller, id, input).await.map(Json).map_err(|refused| match refused {
         Unconfirmed::OtherDigest(proposal) => {
             Problem::conflict("the digest is not that of the current proposal; nothing was changed")
-                .with_proposal(proposal)
+                .with_proposal(*proposal)
         }
         Unconfirmed::Operation(error) => error.into(),
     })
