@@ -212,13 +212,13 @@ mod tests {
             let link = pending(&json!({ "verification_uri": address })).link();
             assert_eq!(link.as_ref().map(|link| link.host.raw()), host, "{address}");
         }
-        let filled = |complete: &str| {
+        let link_of = |complete: &str| {
             let uri = "https://id.example/device";
             pending(&json!({ "verification_uri": uri, "verification_uri_complete": complete })).filled_link()
         };
-        assert!(filled("https://id.example/device?user_code=A").is_some());
-        assert!(filled("https://evil.example/device?user_code=A").is_none(), "another host");
-        assert!(filled("javascript:alert(1)").is_none());
+        assert!(link_of("https://id.example/device?user_code=A").is_some());
+        assert!(link_of("https://evil.example/device?user_code=A").is_none(), "another host");
+        assert!(link_of("javascript:alert(1)").is_none());
     }
 
     #[test]
