@@ -26,7 +26,7 @@ const READ_MAX: Duration = Duration::from_secs(5);
 const REPEATS_MAX: u32 = 15;
 const REPEAT_WAIT: Duration = Duration::from_millis(300);
 /// The maximum size of an answer.
-const ANSWER_BYTES_MAX: usize = 8 << 20;
+pub(super) const ANSWER_BYTES_MAX: usize = 8 << 20;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 

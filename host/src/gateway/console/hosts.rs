@@ -28,6 +28,12 @@ pub(super) struct CalledAs {
     pub(super) is_loopback: bool,
 }
 
+/// Returns whether a page of another site makes a request that changes nothing, such as a link to a page. Browsers that
+/// do not name the site are trusted, because a person may open a page from everywhere.
+pub(super) fn is_from_other_site(headers: &HeaderMap) -> bool {
+    headers.get_all("sec-fetch-site").iter().any(|site| site == "cross-site" || site == "same-site")
+}
+
 impl CalledAs {
     /// Returns whether a key may be sent: over https, or without a network between.
     pub(super) fn is_private(&self) -> bool {

@@ -362,12 +362,18 @@ fn draft(fields: &Fields) -> (Map<String, Value>, Vec<(Text, Text)>) {
     let (gates, delegate) = (json("gates"), json("delegate"));
     let gates = if gates.is_null() { json!([]) } else { gates };
     let optional = |name: &str| Some(fields.value(name).trim()).filter(|value| !value.is_empty());
-    let restriction = |name: &str| {
-        let mode = fields.value(&format!("{name}.mode"));
+    // Entries beside the choice of no restriction would be lost, and the binding would permit everything.
+    let mut restricted = |place: &str, mode: &str, entries: Vec<String>| {
+        if mode != "only" && !entries.is_empty() {
+            errors.push((Text::from(place), Text::from("form.contradiction")));
+        }
+        (mode == "only" || !entries.is_empty()).then_some(entries)
+    };
+    let mut restriction = |name: &str| {
         let chosen = format!("{name}.known");
         let mut entries: Vec<String> = fields.values(&chosen).map(str::to_owned).collect();
         entries.extend(fields.lines(&format!("{name}.others")));
-        (mode == "only").then_some(entries)
+        restricted(name, fields.value(&format!("{name}.mode")), entries)
     };
     let (operations, tools) = (restriction("operations"), restriction("tools"));
     let permissions = match (&operations, &tools) {
@@ -380,8 +386,10 @@ fn draft(fields: &Fields) -> (Map<String, Value>, Vec<(Text, Text)>) {
     };
     let scopes: Map<String, Value> = fields
         .with_prefix("scope.mode.")
-        .filter(|(_, mode)| *mode == "only")
-        .map(|(key, _)| (key.to_owned(), Value::from(fields.lines(&format!("scope.entries.{key}")))))
+        .filter_map(|(key, mode)| {
+            let entries = restricted(key, mode, fields.lines(&format!("scope.entries.{key}")))?;
+            Some((key.to_owned(), Value::from(entries)))
+        })
         .collect();
     let draft = json!({
         "role_id": optional("role_id"),
@@ -526,6 +534,17 @@ mod tests {
         assert_eq!(some["permissions"], json!({"allowed_operations": [], "allowed_tools": ["a", "b_*"]}));
         assert_eq!(some["scope_constraints"], json!({"repos": ["acme/*"]}));
         assert_eq!((&none["enabled"], &some["enabled"]), (&json!(false), &json!(true)));
+    }
+
+    #[test]
+    fn entries_are_not_lost_beside_the_choice_of_no_restriction() {
+        let typed = b"operations.mode=all&operations.known=a&tools.mode=all&tools.others=b&scope.mode.repos=all&\
+            scope.entries.repos=acme%2F*&scope.mode.labels=all";
+        let (draft, errors) = draft(&Fields::parse(typed));
+        let places: Vec<&str> = errors.iter().map(|(place, _)| place.raw()).collect();
+        assert_eq!(places, ["operations", "tools", "repos"]);
+        assert_eq!(draft["permissions"], json!({"allowed_operations": ["a"], "allowed_tools": ["b"]}));
+        assert_eq!(draft["scope_constraints"], json!({"repos": ["acme/*"]}));
     }
 
     #[test]

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use askama::Template;
 use axum::extract::{Path, Query};
-use http::Method;
+use http::{HeaderMap, Method};
 use monstrum_types::{UtcMillis, is_invisible};
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::gateway::console::client::{Conditions, Failure, segment, with_query};
+use crate::gateway::console::hosts::is_from_other_site;
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::activity::Named;
 use crate::gateway::console::pages::bot::{self, Bot};
@@ -25,8 +26,12 @@ use crate::gateway::console::visit::Visit;
 pub(super) const WORKSPACE: &str = "/workspace";
 /// The route of the API for files.
 pub(super) const FILES: &str = "/api/core/ai/sandbox/file";
-/// The maximum number of commands on a page.
-const COMMANDS: &str = "20";
+/// The maximum number of commands on a page. Their answer stays within the size that the console reads, also if all texts
+/// consist of control characters, which JSON writes with six bytes.
+const COMMANDS: &str = "10";
+/// The maximum size of a path in a sandbox, and the number of its folders that have a link, from the innermost.
+const PATH_BYTES_MAX: usize = 4 << 10;
+const CRUMBS_MAX: usize = 16;
 /// The maximum number of files that a page shows.
 const FILES_MAX: usize = 200;
 /// The maximum size of the texts of a page, and of one command that is not the first, as they are written in the page.
@@ -342,15 +347,24 @@ enum Files {
     Failed(Text),
 }
 
-/// Returns the folders from the workspace to `path`, each with its page.
+/// Refuses a path that no file has, because a page contains it many times.
+pub(super) fn check_path(path: &str) -> Result<(), Failure> {
+    if path.len() > PATH_BYTES_MAX { Err(Failure::not_found()) } else { Ok(()) }
+}
+
+/// Returns the workspace and the innermost folders of `path`, each with its page.
 pub(super) fn crumbs(base: &str, path: &str) -> Vec<(Text, String)> {
     let mut folder = WORKSPACE.to_owned();
     let mut crumbs = vec![(Text::from("workspace"), with_query(base, &[("path", WORKSPACE)]))];
     let below = path.strip_prefix(WORKSPACE).unwrap_or(path);
-    for part in below.split('/').filter(|part| !part.is_empty()) {
+    let parts: Vec<&str> = below.split('/').filter(|part| !part.is_empty()).collect();
+    let left_out = parts.len().saturating_sub(CRUMBS_MAX);
+    for (at, part) in parts.into_iter().enumerate() {
         folder.push('/');
         folder.push_str(part);
-        crumbs.push((part.into(), with_query(base, &[("path", &folder)])));
+        if at >= left_out {
+            crumbs.push((part.into(), with_query(base, &[("path", &folder)])));
+        }
     }
     crumbs
 }
@@ -422,8 +436,14 @@ async fn files(visit: &Visit, sandbox: &Sandbox, path: &str) -> Files {
 pub(in crate::gateway::console) async fn show(
     visit: Visit,
     Path((_, id)): Path<(String, String)>,
-    Query(shown): Query<Shown>,
+    Query(mut shown): Query<Shown>,
+    headers: HeaderMap,
 ) -> Page {
+    check_path(&shown.path)?;
+    // A list of files counts as a use of the sandbox, which a page of another site must not cause.
+    if is_from_other_site(&headers) {
+        shown.path.clear();
+    }
     let sandbox = read(&visit, &id).await?;
     let base = sandbox.base(&visit);
     let commands = with_query(
@@ -468,6 +488,7 @@ pub(in crate::gateway::console) async fn show(
 pub(in crate::gateway::console) async fn look(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
     let sandbox = read(&visit, &id).await?;
     let path = visit.fields().value("path");
+    check_path(path)?;
     let path = if path.is_empty() { WORKSPACE } else { path };
     let back = with_query(&sandbox.base(&visit), &[("path", path)]);
     match list_folder(&visit, &sandbox, path).await {
@@ -479,7 +500,11 @@ pub(in crate::gateway::console) async fn look(visit: Visit, Path((_, id)): Path<
 
 #[cfg(test)]
 mod tests {
+    use monstrum_core::plugins::built_in::COMMAND_BYTES_MAX;
+    use monstrum_core::sandboxes::outputs::OUTPUT_BYTES_MAX;
+
     use super::*;
+    use crate::gateway::console::client::ANSWER_BYTES_MAX;
 
     fn command(id: &str, stdout: &str) -> Command {
         Command {
@@ -528,6 +553,19 @@ mod tests {
         let expected = ["/c?path=%2Fworkspace", "/c?path=%2Fworkspace%2Fa", "/c?path=%2Fworkspace%2Fa%2Fb"];
         assert_eq!(paths("/workspace/a/b"), expected);
         assert_eq!(paths("a/b"), expected);
+        let deep = paths(&"/a".repeat(40));
+        assert_eq!((deep.len(), deep[0].as_str()), (1 + CRUMBS_MAX, expected[0]));
+        assert!(deep[CRUMBS_MAX].ends_with(&"%2Fa".repeat(40)));
+        assert!(
+            check_path(&"a".repeat(PATH_BYTES_MAX)).is_ok() && check_path(&"a".repeat(PATH_BYTES_MAX + 1)).is_err()
+        );
+    }
+
+    #[test]
+    fn the_largest_answer_can_be_read() {
+        let commands: usize = COMMANDS.parse().unwrap();
+        let texts = COMMAND_BYTES_MAX + OUTPUT_BYTES_MAX;
+        assert!(commands * (texts * "\\u0001".len() + 1024) < ANSWER_BYTES_MAX);
     }
 
     #[test]

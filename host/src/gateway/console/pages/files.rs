@@ -3,13 +3,14 @@
 
 use askama::Template;
 use axum::extract::{Path, Query};
-use http::{HeaderValue, Method, Version, header};
+use http::{HeaderMap, HeaderValue, Method, Version, header};
 use serde::Deserialize;
 
 use crate::gateway::console::client::{Conditions, Failure, with_query};
+use crate::gateway::console::hosts::is_from_other_site;
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::conversations::{
-    FILES, Sandbox, Shown, WORKSPACE, crumbs, list_folder, read, size, within,
+    FILES, Sandbox, Shown, WORKSPACE, check_path, crumbs, list_folder, read, size, within,
 };
 use crate::gateway::console::text::Text;
 use crate::gateway::console::visit::Visit;
@@ -37,7 +38,8 @@ struct FilePage {
     download: String,
 }
 
-/// Returns the page of the conversation, for a request that would start a stopped sandbox.
+/// Returns the page of the conversation, for a request that would start a stopped sandbox or that another site made. That
+/// page asks the sandbox for nothing.
 fn stopped(visit: &Visit, sandbox: &Sandbox, path: &str) -> axum::response::Response {
     page::see_other(&with_query(&sandbox.base(visit), &[("path", path)]))
 }
@@ -47,14 +49,16 @@ pub(in crate::gateway::console) async fn show(
     visit: Visit,
     Path((_, id)): Path<(String, String)>,
     Query(Shown { path, .. }): Query<Shown>,
+    headers: HeaderMap,
 ) -> Page {
     #[derive(Deserialize)]
     struct Content {
         content: String,
     }
+    check_path(&path)?;
     let sandbox = read(&visit, &id).await?;
     let (folder, name) = path.rsplit_once('/').unwrap_or((WORKSPACE, &path));
-    if !sandbox.is_running() {
+    if !sandbox.is_running() || is_from_other_site(&headers) {
         return Ok(stopped(&visit, &sandbox, folder));
     }
     let file = list_folder(&visit, &sandbox, folder).await?.into_iter().find(|file| file.name.raw() == name);
@@ -96,10 +100,12 @@ pub(in crate::gateway::console) async fn download(
     version: Version,
     Path((_, id)): Path<(String, String)>,
     Query(Shown { path, .. }): Query<Shown>,
+    headers: HeaderMap,
 ) -> Page {
+    check_path(&path)?;
     let sandbox = read(&visit, &id).await?;
     let path = if path.is_empty() { WORKSPACE } else { &path };
-    if !sandbox.is_running() {
+    if !sandbox.is_running() || is_from_other_site(&headers) {
         let folder = path.rsplit_once('/').map_or(WORKSPACE, |(folder, _)| folder);
         return Ok(stopped(&visit, &sandbox, folder));
     }

@@ -7,6 +7,7 @@ use http::{Method, StatusCode};
 use monstrum_types::UtcMillis;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use url::Url;
 
 use crate::gateway::console::client::{Failure, segment, with_query};
 use crate::gateway::console::page::{self, Frame, Page};
@@ -94,6 +95,13 @@ impl Type {
         }
         whole
     }
+}
+
+/// Returns a URL as requests use it: a host with letters of other scripts, which can look like a well-known one, becomes
+/// its ASCII form.
+fn as_sent(url: Option<Text>) -> Text {
+    let url = url.unwrap_or_default();
+    Url::parse(url.raw()).map_or(url, |parsed| Text::from(parsed.to_string()))
 }
 
 #[derive(Template)]
@@ -202,9 +210,9 @@ async fn blank(visit: &Visit, kind: &str) -> Result<FormPage, Failure> {
     Ok(FormPage {
         frame: visit.frame("oauth-apps", &title).await,
         client_id: Text::default(),
-        authorization_url: proposal.authorization_url.unwrap_or_default(),
-        token_url: proposal.token_url.unwrap_or_default(),
-        device_authorization_url: proposal.device_authorization_url.unwrap_or_default(),
+        authorization_url: as_sent(proposal.authorization_url),
+        token_url: as_sent(proposal.token_url),
+        device_authorization_url: as_sent(proposal.device_authorization_url),
         scopes: lines(&proposal.scopes),
         issuer: None,
         has_secret: false,
@@ -345,4 +353,18 @@ pub(in crate::gateway::console) async fn delete(visit: Visit, Path((_, id)): Pat
     let FormPage { kind, action, .. } = existing(&visit, &id).await?;
     let path = format!("/api/oauth/providers/{}", segment(&id));
     delete_named(&visit, &path, &kind, &format!("{action}/delete"), "oauth-apps").await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_shown_as_requests_use_them() {
+        let shown = |url: &str| as_sent(Some(url.into())).raw().to_owned();
+        assert_eq!(shown("https://github.com/login/oauth/access_token"), "https://github.com/login/oauth/access_token");
+        assert_eq!(shown("https://g\u{456}thub.com/login"), "https://xn--gthub-n2e.com/login");
+        assert_eq!(shown("no URL"), "no URL");
+        assert_eq!(as_sent(None).raw(), "");
+    }
 }

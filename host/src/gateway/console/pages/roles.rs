@@ -163,7 +163,13 @@ async fn submit(visit: &Visit, mut page: FormPage, method: Method, path: &str) -
     let fields = visit.fields();
     // A form that is shown again still changes only the version that its person saw.
     let current = std::mem::replace(&mut page.version, visit.shown_version());
-    let list = |name: &str| (fields.value(&format!("{name}.mode")) == "only").then(|| fields.lines(name));
+    let mut list = |name: &'static str| {
+        let (is_restricted, entries) = (fields.value(&format!("{name}.mode")) == "only", fields.lines(name));
+        if !is_restricted && !entries.is_empty() {
+            page.errors.push((name.into(), visit.words().text("form.contradiction").into()));
+        }
+        (is_restricted || !entries.is_empty()).then_some(entries)
+    };
     let (operations, tools) = (list("operations"), list("tools"));
     page.name = fields.value("name").into();
     page.operations = operations.as_ref().map(|list| list.join("\n").into());

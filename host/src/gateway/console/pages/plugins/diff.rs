@@ -82,6 +82,8 @@ pub(super) struct Sentence {
     pub kind: String,
     pub text: Text,
     pub lines: Vec<Line>,
+    /// Whether the page has no room for the lines.
+    pub is_cut: bool,
 }
 
 /// A tool that differs.
@@ -141,7 +143,8 @@ fn sentence(difference: Difference, room: &mut usize) -> Sentence {
     // Sentences contain their values, except lists and objects.
     let is_long = |value: &Option<Value>| matches!(value, Some(Value::Array(_) | Value::Object(_)));
     let shown = (is_long(&before) || is_long(&after)).then(|| lines(before.as_ref(), after.as_ref(), room));
-    Sentence { kind, text, lines: shown.flatten().unwrap_or_default() }
+    let is_cut = matches!(shown, Some(None));
+    Sentence { kind, text, lines: shown.flatten().unwrap_or_default(), is_cut }
 }
 
 /// Compares two JSON values. Returns `None` if the difference needs more than `room`, and otherwise takes its size from
@@ -177,6 +180,9 @@ mod tests {
         let mut room = 1000;
         assert!(sentence(difference(None, Some(json!("tools"))), &mut room).lines.is_empty());
         assert_eq!(room, 1000);
-        assert!(!sentence(difference(Some(json!(["a"])), Some(json!(["a", "b"]))), &mut room).lines.is_empty());
+        let shown = sentence(difference(Some(json!(["a"])), Some(json!(["a", "b"]))), &mut room);
+        assert!(!shown.lines.is_empty() && !shown.is_cut);
+        let without_room = sentence(difference(None, Some(json!(["aaaaaaaaaaaa"]))), &mut 10);
+        assert!(without_room.lines.is_empty() && without_room.is_cut, "the page says that values are missing");
     }
 }
