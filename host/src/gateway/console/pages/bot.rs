@@ -241,7 +241,7 @@ pub(in crate::gateway::console) async fn ask_why(
         .then(|| with_query(&format!("{}/change", bot.base), &[("tool", tool), ("params", &params)]))
         .filter(|link| link.len() <= LINK_BYTES_MAX);
     let sentences = check.sentences(visit.words());
-    // Parameters for which there is no link are only shown.
+    // The page shows only the start of parameters that are too long for a link.
     let is_long = params.len() > LINK_BYTES_MAX;
     let params = Text::from(params);
     let params = if is_long { params.start(PARAMS_CHARS_MAX) } else { params };
