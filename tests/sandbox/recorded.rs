@@ -211,6 +211,8 @@ async fn nothing_is_recorded_if_the_setting_is_off() -> Result<()> {
 async fn a_failure_to_record_does_not_fail_the_command() -> Result<()> {
     let doors = Doors::open().await?;
     doors.shell("echo before").await?;
+    // The list waits until the command is stored, which is done beside the answer.
+    assert_eq!(commands(&doors).await?.len(), 1);
     let path = format!("/api/sandboxes/{}/commands", text(&doors.sandbox().await?["id"]));
     let connection = Connection::open(doors.home.data_dir().join("monstrum.db"))?;
     connection.busy_timeout(Duration::from_secs(10))?;
@@ -221,7 +223,7 @@ async fn a_failure_to_record_does_not_fail_the_command() -> Result<()> {
     rename("sandbox_outputs", "elsewhere")?;
     let answer = doors.shell("echo x").await?;
     assert_eq!((text(&answer["status"]), text(&answer["data"]["stdout"])), ("success", "x\n"), "{answer}");
-    // The list waits until the attempt to store the command has ended.
+    // Here it waits until the attempt to store it has ended.
     let (status, _) = doors.api.get(&path).await?;
     assert!(status >= 500, "{status}");
     let (_, _, metrics) = send(doors.api.request(Method::GET, "/metrics")).await?;
