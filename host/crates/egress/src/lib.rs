@@ -39,7 +39,7 @@ pub use limits::{
     RESPONSE_HEADER_BYTES_MAX, RESPONSE_HEADERS_MAX, URL_BYTES_MAX,
 };
 pub use policy::{Network, Scope};
-pub use redact::{REDACTED, Redactor, RedactorCell, SECRET_BYTES_MIN};
+pub use redact::{PieceRedactor, REDACTED, Redactor, RedactorCell, SECRET_BYTES_MIN};
 pub use resolve::{LookupError, Resolve, SystemResolver};
 pub use searches::{INLINE_SEARCH_BYTES_MAX, SearchBudget, SearchError, Watch, search};
 pub use send::{BeforeSending, Egress, Step, StepObserver};

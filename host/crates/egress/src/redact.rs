@@ -8,6 +8,7 @@
 
 mod escapes;
 mod patterns;
+mod pieces;
 mod runs;
 mod search;
 mod views;
@@ -21,6 +22,7 @@ use serde_json::{Map, Value};
 use zeroize::Zeroizing;
 
 use crate::searches::{SearchBudget, SearchError, Watch};
+pub use pieces::PieceRedactor;
 use runs::Digits;
 use search::Search;
 use views::{Nature, Reading, View};

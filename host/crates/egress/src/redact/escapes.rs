@@ -55,6 +55,11 @@ impl Escapes {
         MARKS.iter().all(|mark| self.marks.contains(mark))
     }
 
+    /// Returns whether the set contains the kind with this mark.
+    pub(super) fn holds(self, mark: u8) -> bool {
+        self.marks.contains(&mark)
+    }
+
     /// Returns the distance to the first mark. If the first bytes have no mark, the function searches whole chunks,
     /// which compiles to SIMD instructions.
     pub(super) fn position(self, text: &[u8]) -> Option<usize> {

@@ -51,6 +51,29 @@ impl Pattern {
         Some(start..at)
     }
 
+    /// Returns whether `start` is a proper prefix of this pattern.
+    pub(super) fn starts_with(&self, start: &[u8]) -> bool {
+        start.len() < self.bytes.len() && self.is(start, &self.bytes[..start.len()], false)
+    }
+
+    /// Returns whether all of `text`, as decoded by `reading`, may be a proper prefix of this pattern.
+    pub(super) fn may_be_read(&self, text: &[u8], reading: Reading) -> bool {
+        let (mut at, mut rest) = (0, self.bytes.as_slice());
+        while at < text.len() && !rest.is_empty() {
+            if reading.is_open(&text[at..]) {
+                return true;
+            }
+            let Some(unit) = reading.unit(&text[at..]) else { return true };
+            let Some((next, after)) = rest.split_at_checked(unit.decoded().len()) else { return false };
+            if !self.is(unit.decoded(), next, false) {
+                return false;
+            }
+            at += unit.length;
+            rest = after;
+        }
+        !rest.is_empty()
+    }
+
     fn is(&self, there: &[u8], wanted: &[u8], ignore_case: bool) -> bool {
         if self.any_case || ignore_case { there.eq_ignore_ascii_case(wanted) } else { there == wanted }
     }

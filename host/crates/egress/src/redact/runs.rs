@@ -69,6 +69,52 @@ impl Digits {
         found
     }
 
+    /// Returns the first position from which the end of `text` may be the digits of an encoding of a secret that is
+    /// not complete. `open_end` returns the same for the decoded bytes.
+    pub(super) fn open_end(self, text: &[u8], mut open_end: impl FnMut(&[u8]) -> usize) -> usize {
+        let table = self.table();
+        let start = text.iter().rposition(|byte| table[usize::from(*byte)] == NO_DIGIT).map_or(0, |other| other + 1);
+        let value = |at: usize| table[usize::from(text[at])];
+        let places: Vec<usize> = (start..text.len()).filter(|at| value(*at) != BREAK).collect();
+        // A byte that starts in the last digit of base64 is not complete.
+        let Some(mut open) = places.last().copied() else { return text.len() };
+        let mut decoded = Zeroizing::new(Vec::new());
+        let digits: Zeroizing<Vec<u8>> = Zeroizing::new(places.iter().map(|at| value(*at)).collect());
+        let alignments = match self {
+            Digits::Base64 => 0..4,
+            Digits::Hex => 0..2,
+        };
+        for margin in alignments {
+            self.read_bytes(&digits, margin, &mut decoded);
+            let inner = open_end(&decoded);
+            if inner < decoded.len() {
+                let digit = self.digits_of(&(inner..inner + 1), 0).start;
+                open = open.min(places[digit.saturating_sub(margin)]);
+            }
+        }
+        open
+    }
+
+    /// Decodes the complete bytes of `margin` zero digits and `digits`.
+    fn read_bytes(self, digits: &[u8], margin: usize, decoded: &mut Vec<u8>) {
+        decoded.clear();
+        let bits_each = match self {
+            Digits::Base64 => 6,
+            Digits::Hex => 4,
+        };
+        let (mut held, mut bits) = (0_u32, 0);
+        for digit in std::iter::repeat_n(&0, margin).chain(digits) {
+            held = held << bits_each | u32::from(*digit);
+            bits += bits_each;
+            if bits >= 8 {
+                bits -= 8;
+                let [byte, ..] = (held >> bits).to_le_bytes();
+                decoded.push(byte);
+                held &= (1 << bits) - 1;
+            }
+        }
+    }
+
     fn table(self) -> &'static [u8; 256] {
         const BASE64: [u8; 256] = base64_values();
         const HEX: [u8; 256] = hex_values();

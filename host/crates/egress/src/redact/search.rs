@@ -105,6 +105,34 @@ impl Search {
         found
     }
 
+    /// Returns the length of the longest pattern.
+    pub(super) fn longest(&self) -> usize {
+        self.patterns.iter().map(|pattern| pattern.bytes.len()).max().unwrap_or_default()
+    }
+
+    /// Returns the first position from which the end of `text` is a proper prefix of a pattern.
+    pub(super) fn open_end(&self, text: &[u8]) -> usize {
+        let from = text.len().saturating_sub(self.longest());
+        let is_open = |start: &usize| {
+            let end = &text[*start..];
+            self.is_first[usize::from(end[0])] && self.patterns.iter().any(|pattern| pattern.starts_with(end))
+        };
+        (from..text.len()).find(is_open).unwrap_or(text.len())
+    }
+
+    /// Returns the first position from which the end of `text`, as decoded by one of the `readings`, may be a proper
+    /// prefix of a pattern.
+    pub(super) fn open_read(&self, text: &[u8], readings: &[Reading]) -> usize {
+        let Some(last_mark) = text.iter().rposition(is_mark) else { return text.len() };
+        let is_open = |start: &usize| {
+            let end = &text[*start..];
+            let may_start = is_mark(&end[0]) || self.is_first[usize::from(end[0])];
+            let is_open = |reading: &Reading| self.patterns.iter().any(|pattern| pattern.may_be_read(end, *reading));
+            may_start && readings.iter().any(is_open)
+        };
+        (0..=last_mark).find(is_open).unwrap_or(text.len())
+    }
+
     /// Returns whether a pattern may start with the bytes `first`.
     fn may_start(&self, first: &[u8]) -> bool {
         let holds = |bits: &[u64], at: usize| bits[at / 64] & 1 << (at % 64) != 0;

@@ -196,22 +196,51 @@ impl Reading {
         let Some(inner) = self.inner.filter(|_| outer.decoded().first().is_some_and(is_mark)) else {
             return Some(outer);
         };
-        // The escape that the outer view may produce, and, for each byte of this escape, the end of its source in the
-        // text.
-        let (mut escape, mut ends, mut filled, mut at) = ([0; ESCAPE_BYTES_MAX], [0; ESCAPE_BYTES_MAX], 0, 0);
-        while filled < ESCAPE_BYTES_MAX
-            && may_go_on(&escape[..filled])
-            && let Some(unit) = self.outer.unit(&text[at..])
-            && let [byte] = unit.decoded()
-        {
-            at += unit.length;
-            (escape[filled], ends[filled]) = (*byte, at);
-            filled += 1;
-        }
+        let Produced { escape, ends, filled, .. } = self.produced(text, |_| false);
         let unit = inner.unit(&escape[..filled])?;
         let length = ends[unit.length - 1];
         Some(unit.of_length(length))
     }
+
+    /// Returns whether more text may change the unit at the start of `text`.
+    pub(super) fn is_open(self, text: &[u8]) -> bool {
+        if self.outer.is_open(text) {
+            return true;
+        }
+        let is_mark = |unit: Unit| unit.decoded().first().is_some_and(is_mark);
+        let Some(inner) = self.inner.filter(|_| self.outer.unit(text).is_some_and(is_mark)) else { return false };
+        let is_open = |text: &[u8]| text.is_empty() || self.outer.is_open(text);
+        let Produced { escape, filled, read, .. } = self.produced(text, is_open);
+        is_open(&text[read..]) && inner.is_open(&escape[..filled])
+    }
+
+    /// Returns the escape at the start of the text that the outer view produces from `text`, up to where `is_end` returns
+    /// true for the rest.
+    fn produced(self, text: &[u8], is_end: impl Fn(&[u8]) -> bool) -> Produced {
+        let (mut escape, mut ends, mut filled, mut read) = ([0; ESCAPE_BYTES_MAX], [0; ESCAPE_BYTES_MAX], 0, 0);
+        while filled < ESCAPE_BYTES_MAX
+            && may_go_on(&escape[..filled])
+            && !is_end(&text[read..])
+            && let Some(unit) = self.outer.unit(&text[read..])
+            && let [byte] = unit.decoded()
+        {
+            read += unit.length;
+            (escape[filled], ends[filled]) = (*byte, read);
+            filled += 1;
+        }
+        Produced { escape, ends, filled, read }
+    }
+}
+
+/// An escape that the outer view of a [`Reading`] may produce.
+struct Produced {
+    escape: [u8; ESCAPE_BYTES_MAX],
+    /// For each byte of the escape, the end of its source in the text.
+    ends: [usize; ESCAPE_BYTES_MAX],
+    /// The length of the escape.
+    filled: usize,
+    /// The number of bytes of the text that were read.
+    read: usize,
 }
 
 /// Returns whether the text contains ASCII in UTF-16 that is at least half as long as the shortest secret. Also detects
