@@ -1,6 +1,7 @@
 //! The pages: what a bot can do, what it did, why it was denied, and the change that allows it.
 
 use anyhow::{Context, Result};
+use reqwest::Method;
 use serde_json::json;
 
 use super::{Browser, base};
@@ -62,7 +63,7 @@ async fn a_change_that_somebody_else_made_meanwhile_is_shown_anew() -> Result<()
     let hidden = super::hidden_fields(&browser.page(&change).await?, &format!("{bot}/change"))?;
     world.rebind(&bound, &json!({ "scope_constraints": { "repos": ["acme/other"] } })).await?;
     let fields: Vec<(&str, &str)> = hidden.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let answer = browser.send(reqwest::Method::POST, &format!("{bot}/change"), &fields, &[]).await?;
+    let answer = browser.send(Method::POST, &format!("{bot}/change"), &fields, &[]).await?;
     assert_eq!(answer.status, 409);
     assert!(answer.text.contains("acme/other"), "{}", answer.text);
     assert_eq!(policy(&world).await?["scope_constraints"], json!({ "repos": ["acme/other"] }));
@@ -156,7 +157,7 @@ async fn an_approval_is_decided_with_what_the_page_showed() -> Result<()> {
     let done = approver.submit(&page, &page, &[("note", "fine"), ("approve", "1")]).await?;
     assert_eq!((done.status, done.location()), (303, format!("{base}/approvals").as_str()), "{}", done.text);
     assert_eq!(world.call("test_echo_run", &params).await?["status"], "success");
-    let twice = approver.send(reqwest::Method::GET, &page, &[], &[]).await?;
+    let twice = approver.send(Method::GET, &page, &[], &[]).await?;
     assert!(twice.status == 200 && !twice.text.contains("name=\"approve\""), "{}", twice.text);
     Ok(())
 }
@@ -234,11 +235,44 @@ async fn a_form_that_is_sent_twice_makes_one_bot() -> Result<()> {
     let hidden = super::hidden_fields(&browser.page(&new).await?, &new)?;
     let mut fields: Vec<(&str, &str)> = hidden.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     fields.push(("name", "twice"));
-    let once = browser.send(reqwest::Method::POST, &new, &fields, &[]).await?;
-    let again = browser.send(reqwest::Method::POST, &new, &fields, &[]).await?;
+    let once = browser.send(Method::POST, &new, &fields, &[]).await?;
+    let again = browser.send(Method::POST, &new, &fields, &[]).await?;
     assert_eq!((once.status, again.status), (303, 303), "{}", again.text);
     assert_eq!(once.location(), again.location());
     let (_, bots) = world.api.get("/api/bots").await?;
     assert_eq!(bots["items"].as_array().map(Vec::len), Some(2), "{bots}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_denial_is_explained_by_stages_and_in_the_language_of_the_page() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    world.grant("github", &["*"], &json!({ "repos": ["acme/docs"] })).await?;
+    let denied = world.call("github_list_issues", &json!({ "repo": "acme/site" })).await?;
+    let browser = Browser::log_in(&world, world.api.key()).await?;
+    let base = base(&world).await?;
+    let request = format!("{base}/activity/{}", text(&denied["request_id"]));
+    let stages = |words: [&str; 4], states: [&str; 3]| {
+        let [passes, refuses, waits] = states;
+        let classes = [("success", passes), ("success", passes), ("denied", refuses), ("hidden", waits)];
+        let one = |(word, (class, state)): (&str, (&str, &str))| {
+            format!("<li><span class=\"status {class}\">{word}</span><span class=\"quiet\">{state}</span></li>")
+        };
+        words.into_iter().zip(classes).map(one).collect::<String>()
+    };
+    let english =
+        stages(["Tool", "Operation and tool granted", "Scopes", "Gates"], ["passes", "refuses", "not reached"]);
+    let chinese = stages(["工具", "操作和工具的授权", "范围", "关卡"], ["通过", "拒绝", "未到达"]);
+    let cases = [
+        ("en-US", english, "The scope repos does not allow the value of this call."),
+        ("zh-CN", chinese, "范围 repos 不允许此调用的值。"),
+    ];
+    for (language, stages, sentence) in cases {
+        let read = async |path: &str| browser.send(Method::GET, path, &[], &[("accept-language", language)]).await;
+        let page = read(&request).await?.text;
+        assert!(page.contains(&stages) && page.contains(sentence), "{language}: {page}");
+        let page = read(&format!("{base}/bots/{}/denied", world.bot)).await?.text;
+        assert!(page.contains(&format!("{sentence} <code>scope.repos</code>")), "{language}: {page}");
+    }
     Ok(())
 }

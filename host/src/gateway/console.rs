@@ -9,6 +9,7 @@ mod lines;
 mod navigation;
 mod page;
 mod pages;
+mod rules;
 mod schema;
 mod terminal;
 mod text;

@@ -12,7 +12,9 @@ use monstrum_types::UtcMillis;
 use crate::gateway::console::assets::{ASSETS, Assets};
 use crate::gateway::console::client::Failure;
 use crate::gateway::console::form::{FORM_ID, TOKEN, Tokens, VERSION};
+use crate::gateway::console::rules::{self, Stage};
 use crate::gateway::console::text::Text;
+use crate::gateway::console::why::Check;
 use crate::gateway::console::words::Words;
 
 /// The answer of a page.
@@ -80,6 +82,16 @@ impl Frame {
     /// is.
     pub(super) fn word<'a>(&'a self, group: &str, value: &'a str) -> &'a str {
         self.words.known(&format!("{group}.{value}")).unwrap_or(value)
+    }
+
+    /// Returns what a rule says, in words. A rule that is not one of a check has none.
+    pub(super) fn rule(&self, code: &Text) -> Option<String> {
+        rules::sentence(self.words, code.raw())
+    }
+
+    /// Returns the stages of a check.
+    pub(super) fn stages(&self, check: &Check) -> Vec<Stage> {
+        rules::stages(self.words, check)
     }
 
     /// Returns a token for the form with this action.
