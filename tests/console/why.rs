@@ -161,7 +161,8 @@ impl Scene {
         let mut expected = self.policy().await?;
         alter(&mut expected, &case.name, &denied.changes())?;
         let page = self.browser.page(change).await?;
-        ensure!(page.contains("<pre class=\"removed\">") && page.contains("<pre class=\"added\">"), "{page}");
+        let is_marked = ["removed", "added"].iter().any(|kind| page.contains(&format!("<span class=\"{kind}\">")));
+        ensure!(page.contains("<pre class=\"lines\">") && is_marked, "{page}");
         let done = self.browser.submit(change, &format!("{}/change", self.bot(denied)), &[]).await?;
         ensure!(done.status == 303, "{} {}", done.status, done.text);
         let shown = self.browser.page(done.location()).await?;

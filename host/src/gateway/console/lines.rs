@@ -46,8 +46,17 @@ impl Line {
     }
 }
 
-/// Compares two texts.
+/// Compares two texts, with the lines around each change.
 pub(super) fn difference(before: &str, after: &str) -> Vec<Line> {
+    folded(&compared(before, after))
+}
+
+/// Compares two texts, with all of their lines.
+pub(super) fn whole_difference(before: &str, after: &str) -> Vec<Line> {
+    compared(before, after).into_iter().map(|(kind, text)| Line { kind, text: text.into() }).collect()
+}
+
+fn compared<'a>(before: &'a str, after: &'a str) -> Vec<(Kind, &'a str)> {
     let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
     let start = old.iter().zip(&new).take_while(|(one, other)| one == other).count();
     let (old_rest, new_rest) = (&old[start..], &new[start..]);
@@ -56,7 +65,7 @@ pub(super) fn difference(before: &str, after: &str) -> Vec<Line> {
     let mut lines: Vec<(Kind, &str)> = old[..start].iter().map(|line| (Kind::Same, *line)).collect();
     compare(old_middle, new_middle, &mut lines);
     lines.extend(old[old.len() - end..].iter().map(|line| (Kind::Same, *line)));
-    folded(&lines)
+    lines
 }
 
 /// Compares two lists of lines by their longest common subsequence.
@@ -124,6 +133,13 @@ mod tests {
         let after = "1\n2\n3\n4\nfive\n6\n7\n8\n9";
         assert_eq!(shown(before, after), ["  …", "  3", "  4", "− 5", "+ five", "  6", "  7", "  …"]);
         assert_eq!(shown("a\nb\nc", "b\nc\nd"), ["− a", "  b", "  c", "+ d"]);
+    }
+
+    #[test]
+    fn a_whole_difference_leaves_no_line_out() {
+        let lines = whole_difference("1\n2\n3\n4\n5\n6", "1\n2\n3\n4\n5\nsix");
+        let shown: Vec<String> = lines.iter().map(|line| format!("{}{}", line.sign(), line.text)).collect();
+        assert_eq!(shown, ["  1", "  2", "  3", "  4", "  5", "− 6", "+ six"]);
     }
 
     #[test]

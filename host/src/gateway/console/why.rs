@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::gateway::console::client::{Client, Conditions, Failure, Versioned, segment};
+use crate::gateway::console::lines::{Line, whole_difference};
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::words::Words;
 
@@ -126,8 +127,8 @@ pub(super) struct Edit {
     path: String,
     version: String,
     pub title: Text,
-    pub before: Text,
-    pub after: Text,
+    /// The changed fields before and after, line by line.
+    pub lines: Vec<Line>,
     body: Value,
 }
 
@@ -157,8 +158,8 @@ pub(super) async fn edits(client: &Client, bot: &str, changes: &[Change]) -> Res
         let before: Map<String, Value> =
             body.keys().map(|name| (name.clone(), object.value.get(name).cloned().unwrap_or(Value::Null))).collect();
         let body = Value::Object(body);
-        let (before, after) = (pretty(&Value::Object(before)), pretty(&body));
-        edits.push(Edit { path, version: object.version, title, before, after, body });
+        let lines = whole_difference(pretty(&Value::Object(before)).raw(), pretty(&body).raw());
+        edits.push(Edit { path, version: object.version, title, lines, body });
     }
     Ok(edits)
 }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::gateway::console::client::with_query;
+use crate::gateway::console::lines::{Line, difference};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::activity::Tabs;
 use crate::gateway::console::pages::bots::ListQuery;
@@ -14,9 +15,11 @@ use crate::gateway::console::pages::conversations::within;
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::Visit;
 
-/// The maximum size of all states on one page, and of one of them.
-const STATES_MAX: usize = 384 << 10;
-const STATE_MAX: usize = 32 << 10;
+/// The maximum size of all differences on one page, and of one of them.
+const DIFFERENCES_MAX: usize = 384 << 10;
+const DIFFERENCE_MAX: usize = 64 << 10;
+/// The size of a line without its text: its element, its class and its sign.
+const LINE_BYTES: usize = 40;
 
 #[derive(Deserialize)]
 struct Change {
@@ -40,11 +43,10 @@ struct Change {
     shown: Shown,
 }
 
-/// What the page shows of the states before and after a change.
+/// What the page shows of the difference between the states before and after a change.
 #[derive(Default)]
 struct Shown {
-    before: Text,
-    after: Text,
+    lines: Vec<Line>,
     is_cut: bool,
 }
 
@@ -66,20 +68,37 @@ impl Change {
     }
 }
 
-/// Sets what the page shows of each state, as far as the page has room.
+/// Sets what the page shows of each change, as far as the page has room.
 fn show_states(changes: &mut [Change]) {
-    let mut left = STATES_MAX;
+    let mut left = DIFFERENCES_MAX;
     for change in changes {
-        let mut shown = |state: &Value| {
-            let max = STATE_MAX.min(left);
-            let mut room = max;
-            let (text, is_whole) = within(pretty(state).raw(), &mut room);
-            left -= max - room;
-            (text, is_whole)
-        };
-        let ((before, is_before_whole), (after, is_after_whole)) = (shown(&change.before), shown(&change.after));
-        change.shown = Shown { before, after, is_cut: !(is_before_whole && is_after_whole) };
+        // An object that a change creates has no state before it.
+        let state = |state: &Value| if state.is_null() { Text::default() } else { pretty(state) };
+        let (before, after) = (state(&change.before), state(&change.after));
+        let max = DIFFERENCE_MAX.min(left);
+        let mut room = max;
+        change.shown = cut(difference(before.raw(), after.raw()), &mut room);
+        left -= max - room;
     }
+}
+
+/// Returns the lines for which there is room.
+fn cut(lines: Vec<Line>, room: &mut usize) -> Shown {
+    let mut shown = Shown::default();
+    for line in lines {
+        let Some(rest) = room.checked_sub(LINE_BYTES) else {
+            shown.is_cut = true;
+            break;
+        };
+        *room = rest;
+        let (text, is_whole) = within(line.text.raw(), room);
+        shown.lines.push(Line { kind: line.kind, text });
+        if !is_whole {
+            shown.is_cut = true;
+            break;
+        }
+    }
+    shown
 }
 
 #[derive(Deserialize)]
@@ -117,21 +136,51 @@ mod tests {
 
     use super::*;
 
+    fn change(before: &Value, after: &Value) -> Change {
+        serde_json::from_value(json!({
+            "request_id": "r", "started_at": UtcMillis(0).to_string(), "before": before, "after": after,
+        }))
+        .unwrap()
+    }
+
+    fn lines(change: &Change) -> Vec<String> {
+        change.shown.lines.iter().map(|line| format!("{}{}", line.sign(), line.text)).collect()
+    }
+
     #[test]
-    fn states_are_cut_so_that_the_page_stays_small() {
-        let change = |state: Value| -> Change {
-            serde_json::from_value(json!({
-                "request_id": "r", "started_at": UtcMillis(0).to_string(), "before": state, "after": state,
-            }))
-            .unwrap()
-        };
-        let mut changes = vec![change(json!({"name": "small"})), change(json!("<".repeat(100_000)))];
-        changes.extend((0..48).map(|_| change(json!("x".repeat(100_000)))));
+    fn a_change_is_shown_line_by_line() {
+        let mut changes = [
+            change(&json!({"name": "a", "on": false}), &json!({"name": "a", "on": true})),
+            change(&Value::Null, &json!({"name": "b"})),
+            change(&json!({"name": "c"}), &Value::Null),
+        ];
         show_states(&mut changes);
-        assert!(!changes[0].shown.is_cut && changes[0].shown.after.raw().contains("small"));
+        assert_eq!(
+            changes.each_ref().map(lines),
+            [
+                vec!["  {", "    \"name\": \"a\",", "−   \"on\": false", "+   \"on\": true", "  }"],
+                vec!["+ {", "+   \"name\": \"b\"", "+ }"],
+                vec!["− {", "−   \"name\": \"c\"", "− }"],
+            ]
+        );
+    }
+
+    #[test]
+    fn differences_are_cut_so_that_the_page_stays_small() {
+        let short: Vec<u8> = vec![1; 30_000];
+        let mut changes = vec![change(&Value::Null, &json!({"name": "small"}))];
+        for state in [json!("<".repeat(100_000)), json!(short), json!("\u{202e}".repeat(20_000))] {
+            changes.push(change(&Value::Null, &state));
+        }
+        changes.extend((0..46).map(|_| change(&json!("x".repeat(100_000)), &json!("y".repeat(100_000)))));
+        show_states(&mut changes);
+        assert!(!changes[0].shown.is_cut && lines(&changes[0])[1].contains("small"));
         assert!(changes[1..].iter().all(|change| change.shown.is_cut));
-        let bytes = |text: &Text| text.raw().replace('<', "&#60;").len();
-        let all: usize = changes.iter().map(|change| bytes(&change.shown.before) + bytes(&change.shown.after)).sum();
-        assert!(all <= STATES_MAX, "{all}");
+        let line = |line: &Line| {
+            let shown = line.text.to_string().replace('<', "&#60;");
+            format!("<span class=\"{}\">{}{shown}</span>", line.class(), line.sign()).len()
+        };
+        let all: usize = changes.iter().flat_map(|change| &change.shown.lines).map(line).sum();
+        assert!(all <= DIFFERENCES_MAX, "{all}");
     }
 }
