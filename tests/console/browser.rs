@@ -13,6 +13,7 @@ use tokio::process::Command;
 
 use super::base;
 use super::connect::grown;
+use crate::http::made;
 use crate::world::{World, text};
 
 /// The maximum number of clicks from an empty data folder to a denied call.
@@ -246,6 +247,21 @@ async fn the_live_page_follows_the_calls() -> Result<()> {
         "call": format!("/api/bots/{}/tools/test_echo_run/call", world.bot),
     });
     let report = ran("live.mjs", &plan).await?;
+    assert_eq!(report["problems"], json!([]), "{report:#}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_keyboard_moves_through_the_rows_of_a_list() -> Result<()> {
+    let world = World::with(&[]).await?;
+    for name in ["second", "third"] {
+        made(&world.api, "/api/bots", &json!({ "name": name })).await?;
+    }
+    let plan = json!({
+        "url": world.server.url().context("the server is not running")?, "key": world.api.key(),
+        "list": format!("{}/bots", base(&world).await?),
+    });
+    let report = ran("rows.mjs", &plan).await?;
     assert_eq!(report["problems"], json!([]), "{report:#}");
     Ok(())
 }

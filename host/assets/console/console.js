@@ -93,6 +93,15 @@ const help = () => {
   dialog.showModal();
 };
 
+// Moves the focus to the link of the next or the previous row, which Enter then opens.
+const goToRow = (isNext) => {
+  const links = [...document.querySelectorAll("main tbody th a[href], main .cards h3 a[href]")]
+    .filter((link) => link.checkVisibility());
+  const current = document.activeElement.closest("tr, li");
+  const at = links.findIndex((link) => link.closest("tr, li") === current);
+  links[isNext ? at + 1 : at - 1]?.focus();
+};
+
 let isGoing = false;
 addEventListener("keydown", (event) => {
   if (event.key === "Escape") closeMenus();
@@ -114,6 +123,8 @@ addEventListener("keydown", (event) => {
     const page = { b: "bots", r: "resources", p: "plugins", a: "activity" }[event.key];
     const link = page && document.querySelector(`.side a[href$="/${page}"]`);
     if (link) location.assign(link.href);
+  } else if (event.key === "j" || event.key === "k") {
+    goToRow(event.key === "j");
   } else if (event.key === "p") {
     document.querySelector("[data-pause]")?.click();
   } else if (event.key === "g") {

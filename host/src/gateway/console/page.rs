@@ -121,6 +121,7 @@ impl Frame {
                 self.t("script.key_resources"),
                 self.t("script.key_plugins"),
                 self.t("script.key_activity"),
+                self.t("script.key_rows"),
                 self.t("script.key_pause"),
                 self.t("script.key_help"),
                 self.t("script.key_close"),

