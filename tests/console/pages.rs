@@ -199,6 +199,34 @@ async fn texts_of_others_are_text_on_every_page() -> Result<()> {
 }
 
 #[tokio::test]
+async fn the_tabs_of_a_bot_count_its_calls_and_its_denials_lead_to_their_calls() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    world.grant("github", &["*"], &json!({ "repos": ["acme/docs"] })).await?;
+    let browser = Browser::log_in(&world, world.api.key()).await?;
+    let base = base(&world).await?;
+    let bot = format!("{base}/bots/{}", world.bot);
+    assert!(!browser.page(&bot).await?.contains("class=\"count"), "a bot without calls has no counts");
+    for repo in ["acme/docs", "acme/site", "acme/site"] {
+        world.call("github_list_issues", &json!({ "repo": repo })).await?;
+    }
+    for tab in ["", "/did", "/denied", "/conversations", "/budget", "/settings"] {
+        let page = browser.page(&format!("{bot}{tab}")).await?;
+        for (class, count) in [("calls", 3), ("denied", 2)] {
+            let shown =
+                format!("<span class=\"count {class}\">{count}<span class=\"unseen\"> in 24 hours</span></span>");
+            assert!(page.contains(&shown), "{tab} lacks {shown}: {page}");
+        }
+    }
+    let denied = browser.page(&format!("{bot}/denied")).await?;
+    let link = denied.split("href=\"").find(|part| part.starts_with(&format!("{base}/activity?"))).context("a link")?;
+    let link = link.split('"').next().context("a path")?.replace("&#38;", "&");
+    let calls = browser.page(&link).await?;
+    let rows = |page: &str| page.matches("<tr data-id=").count();
+    assert_eq!((rows(&calls), rows(&browser.page(&format!("{base}/activity")).await?)), (2, 3), "{link}: {calls}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_key_is_shown_once_and_deleted_by_its_name() -> Result<()> {
     let world = World::with(&[]).await?;
     let browser = Browser::log_in(&world, world.api.key()).await?;

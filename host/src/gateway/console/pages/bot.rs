@@ -10,7 +10,7 @@ use crate::gateway::console::client::{Failure, LINK_BYTES_MAX, Versioned, segmen
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::activity::{Call, Calls};
 use crate::gateway::console::pages::deletion::{ConfirmPage, delete_named};
-use crate::gateway::console::pages::stats::{self, Denial};
+use crate::gateway::console::pages::stats::{self, Counts, Denial};
 use crate::gateway::console::schema::{self, Input};
 use crate::gateway::console::text::Text;
 use crate::gateway::console::visit::Visit;
@@ -26,6 +26,9 @@ pub(in crate::gateway::console) struct Bot {
     pub model: Option<Text>,
     pub monthly_token_budget: Option<u64>,
     pub use_agent_sandbox: bool,
+    /// The calls of 24 hours, on the pages with tabs. Absent if they could not be counted.
+    #[serde(skip)]
+    pub counts: Option<Counts>,
     #[serde(skip)]
     pub version: String,
     /// The path of the page of the bot.
@@ -34,6 +37,12 @@ pub(in crate::gateway::console) struct Bot {
 }
 
 impl Bot {
+    /// Returns the path of the list of this bot's denied calls with the same status and rule.
+    fn denied_calls(&self, frame: &Frame, denial: &Denial) -> String {
+        let filters = [("bot_id", self.id.as_str()), ("status", denial.status), ("rule", denial.rule.raw())];
+        with_query(&frame.to("activity"), &filters)
+    }
+
     /// Returns the path to which the settings are sent.
     fn settings_action(&self) -> String {
         format!("{}/settings", self.base)
@@ -45,6 +54,12 @@ pub(in crate::gateway::console) async fn read(visit: &Visit, id: &str) -> Result
     let Versioned { value, version } = visit.client.get_versioned::<Bot>(&format!("/api/bots/{}", segment(id))).await?;
     let base = visit.to(&format!("bots/{}", segment(&value.id)));
     Ok(Bot { version, base, ..value })
+}
+
+/// Reads a bot with the counts that the tabs of its pages show.
+pub(in crate::gateway::console) async fn read_head(visit: &Visit, id: &str) -> Result<Bot, Failure> {
+    let (bot, counts) = tokio::join!(read(visit, id), stats::of_bot(visit, id));
+    Ok(Bot { counts: counts.ok(), ..bot? })
 }
 
 /// A tool that a bot may see or that a rule hides from it.
@@ -152,7 +167,7 @@ pub(in crate::gateway::console) async fn can(
     Query(pairs): Query<Vec<(String, String)>>,
 ) -> Page {
     let path = format!("/api/bots/{}/access", segment(&id));
-    let (bot, access) = tokio::join!(read(&visit, &id), visit.client.get::<AccessList>(&path));
+    let (bot, access) = tokio::join!(read_head(&visit, &id), visit.client.get::<AccessList>(&path));
     let (bot, access) = (bot?, access?);
     let frame = visit.frame("bots", &bot.name.to_string()).await;
     let hidden = access.items.iter().filter(|item| !item.visible).count();
@@ -323,7 +338,7 @@ pub(in crate::gateway::console) async fn did(
     Query(query): Query<super::bots::ListQuery>,
 ) -> Page {
     let path = with_query("/api/audit", &[("bot_id", &id), ("limit", "50"), ("cursor", &query.cursor)]);
-    let (bot, calls) = tokio::join!(read(&visit, &id), visit.client.get::<Calls>(&path));
+    let (bot, calls) = tokio::join!(read_head(&visit, &id), visit.client.get::<Calls>(&path));
     let (bot, calls) = (bot?, calls?);
     let frame = visit.frame("bots", &bot.name.to_string()).await;
     let next = calls.next_cursor.map(|cursor| with_query(&format!("{}/did", bot.base), &[("cursor", &cursor)]));
@@ -348,7 +363,7 @@ pub(in crate::gateway::console) async fn denied(visit: Visit, Path((_, id)): Pat
         async move { client.get::<Calls>(&path).await }
     };
     let (bot, denials, by_scope, by_permission) = tokio::join!(
-        read(&visit, &id),
+        read_head(&visit, &id),
         stats::denials(&visit, &id),
         latest("scope_violation"),
         latest("permission_denied"),
@@ -396,7 +411,7 @@ pub(in crate::gateway::console) async fn budget(visit: Visit, Path((_, id)): Pat
         items: Vec<Month>,
     }
     let path = format!("/api/bots/{}/usage", segment(&id));
-    let (bot, usage) = tokio::join!(read(&visit, &id), visit.client.get::<Usage>(&path));
+    let (bot, usage) = tokio::join!(read_head(&visit, &id), visit.client.get::<Usage>(&path));
     let bot = bot?;
     let frame = visit.frame("bots", &bot.name.to_string()).await;
     Ok(page::render(&BudgetPage { frame, bot, tab: "budget", months: usage?.items }))
@@ -416,7 +431,7 @@ struct SettingsPage {
 
 /// Shows the settings of a bot.
 pub(in crate::gateway::console) async fn settings(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
-    let bot = read(&visit, &id).await?;
+    let bot = read_head(&visit, &id).await?;
     show_settings(&visit, bot, Vec::new(), StatusCode::OK).await
 }
 
@@ -433,7 +448,7 @@ async fn show_settings(visit: &Visit, bot: Bot, errors: Vec<(Text, Text)>, statu
 
 /// Saves the settings of a bot.
 pub(in crate::gateway::console) async fn save(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
-    let mut bot = read(&visit, &id).await?;
+    let mut bot = read_head(&visit, &id).await?;
     let fields = visit.fields();
     // What was typed stays on the page, which still changes only the version that its person saw.
     let current = std::mem::replace(&mut bot.version, visit.shown_version());

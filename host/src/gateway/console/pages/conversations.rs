@@ -173,7 +173,7 @@ pub(in crate::gateway::console) async fn of_bot(
     Path((_, id)): Path<(String, String)>,
     Query(query): Query<ListQuery>,
 ) -> Page {
-    let bot = bot::read(&visit, &id).await?;
+    let bot = bot::read_head(&visit, &id).await?;
     let path = format!("bots/{}/conversations", segment(&bot.id));
     let title = bot.name.to_string();
     let (frame, list) = tokio::join!(visit.frame("bots", &title), conversations(&visit, &bot.id, &query.cursor, &path));

@@ -41,8 +41,20 @@ pub(in crate::gateway::console) struct Counts {
     pub last_at: Option<UtcMillis>,
 }
 
+impl Counts {
+    /// Adds a number of calls with this status.
+    fn add(&mut self, status: &str, item: &Item) {
+        self.calls += item.calls;
+        if DENIED.contains(&status) {
+            self.denied += item.calls;
+        }
+        self.last_at = self.last_at.max(Some(item.last_at));
+    }
+}
+
 /// Denied calls with the same reason.
 pub(in crate::gateway::console) struct Denial {
+    pub status: &'static str,
     pub rule: Text,
     pub message: Text,
     pub calls: u64,
@@ -60,12 +72,16 @@ async fn read(visit: &Visit, by: &str, filters: &[(&str, &str)]) -> Result<Vec<I
 pub(in crate::gateway::console) async fn by_bot(visit: &Visit) -> Result<HashMap<String, Counts>, Failure> {
     let mut counts: HashMap<String, Counts> = HashMap::new();
     for item in read(visit, "bot_id,status", &[]).await? {
-        let count = counts.entry(item.value("bot_id").to_owned()).or_default();
-        count.calls += item.calls;
-        if DENIED.contains(&item.value("status")) {
-            count.denied += item.calls;
-        }
-        count.last_at = count.last_at.max(Some(item.last_at));
+        counts.entry(item.value("bot_id").to_owned()).or_default().add(item.value("status"), &item);
+    }
+    Ok(counts)
+}
+
+/// Returns the calls of one bot in 24 hours.
+pub(in crate::gateway::console) async fn of_bot(visit: &Visit, bot: &str) -> Result<Counts, Failure> {
+    let mut counts = Counts::default();
+    for item in read(visit, "status", &[("bot_id", bot)]).await? {
+        counts.add(item.value("status"), &item);
     }
     Ok(counts)
 }
@@ -76,7 +92,7 @@ pub(in crate::gateway::console) async fn denials(visit: &Visit, bot: &str) -> Re
     for status in DENIED {
         for item in read(visit, "rule,message", &[("bot_id", bot), ("status", status)]).await? {
             let (rule, message) = (item.value("rule").into(), item.value("message").into());
-            denials.push(Denial { rule, message, calls: item.calls, last_at: item.last_at });
+            denials.push(Denial { status, rule, message, calls: item.calls, last_at: item.last_at });
         }
     }
     denials.sort_by_key(|denial| std::cmp::Reverse((denial.calls, denial.last_at)));
