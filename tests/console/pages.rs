@@ -227,6 +227,32 @@ async fn the_tabs_of_a_bot_count_its_calls_and_its_denials_lead_to_their_calls()
 }
 
 #[tokio::test]
+async fn the_overview_shows_the_calls_of_a_day_and_the_newest_denials() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    world.grant("github", &["*"], &json!({ "repos": ["acme/docs"] })).await?;
+    let browser = Browser::log_in(&world, world.api.key()).await?;
+    let overview = format!("{}/overview", base(&world).await?);
+    let empty = browser.page(&overview).await?;
+    assert!(!empty.contains("class=\"chart\"") && !empty.contains("id=\"denials\""), "nothing was called: {empty}");
+    for repo in ["acme/docs", "acme/docs", "acme/site"] {
+        world.call("github_list_issues", &json!({ "repo": repo })).await?;
+    }
+    let page = browser.page(&overview).await?;
+    for part in [
+        "<span class=\"status success\">succeeded</span><strong>2</strong>",
+        "<span class=\"status denied\">denied</span><strong>1</strong>",
+        "<rect class=\"bar success\"",
+        "<rect class=\"bar denied\"",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let denials = page.split("id=\"denials\"").nth(1).and_then(|rest| rest.split("</section>").next());
+    let denials = denials.context("the newest denials")?;
+    assert!(denials.contains("acme/site") && !denials.contains("acme/docs"), "{denials}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_key_is_shown_once_and_deleted_by_its_name() -> Result<()> {
     let world = World::with(&[]).await?;
     let browser = Browser::log_in(&world, world.api.key()).await?;

@@ -2,6 +2,7 @@
 //! console can do nothing that the API does not allow, and no check exists twice.
 
 mod assets;
+mod chart;
 mod client;
 mod form;
 mod hosts;

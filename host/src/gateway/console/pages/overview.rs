@@ -4,10 +4,12 @@ use askama::Template;
 use monstrum_types::UtcMillis;
 use serde::Deserialize;
 
-use crate::gateway::console::client::{Failure, segment};
+use crate::gateway::console::chart::Chart;
+use crate::gateway::console::client::{Failure, segment, with_query};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::activity::{Call, Calls};
 use crate::gateway::console::pages::demo::Offer;
+use crate::gateway::console::pages::stats;
 use crate::gateway::console::text::Text;
 use crate::gateway::console::visit::Visit;
 
@@ -57,6 +59,10 @@ impl Item {
 struct OverviewPage {
     frame: Frame,
     items: Option<Vec<Item>>,
+    /// The calls of a day, if they could be counted.
+    chart: Option<Chart>,
+    /// The newest denied calls.
+    denials: Vec<Call>,
     calls: Option<Vec<Call>>,
     may_create: bool,
     offer: Option<Offer>,
@@ -70,13 +76,32 @@ pub(in crate::gateway::console) async fn show(visit: Visit) -> Page {
             false => Err(Failure::not_found()),
         }
     };
-    let (frame, attention, calls, offer) = tokio::join!(
+    let (frame, attention, chart, denials, calls, offer) = tokio::join!(
         visit.frame("overview", visit.words().text("nav.overview")),
         visit.client.get::<Attention>("/api/attention"),
+        stats::by_hour(&visit),
+        denials(&visit),
         calls,
         Offer::read(&visit),
     );
     let items = attention.ok().map(|attention| attention.items);
     let may_create = visit.may("bots_create");
-    Ok(page::render(&OverviewPage { frame, items, calls: calls.ok(), may_create, offer }))
+    Ok(page::render(&OverviewPage { frame, items, chart: chart.ok(), denials, calls: calls.ok(), may_create, offer }))
+}
+
+/// The number of denied calls that the page shows.
+const DENIALS: usize = 5;
+
+/// Returns the newest denied calls. A part that does not answer is left out, because the list of calls says so.
+async fn denials(visit: &Visit) -> Vec<Call> {
+    let latest = |status: &'static str| {
+        let path = with_query("/api/audit", &[("status", status), ("limit", &DENIALS.to_string())]);
+        let client = visit.client.clone();
+        async move { client.get::<Calls>(&path).await.map(|calls| calls.items).unwrap_or_default() }
+    };
+    let (mut calls, by_permission) = tokio::join!(latest("scope_violation"), latest("permission_denied"));
+    calls.extend(by_permission);
+    calls.sort_by_key(|call| std::cmp::Reverse(call.started_at));
+    calls.truncate(DENIALS);
+    calls
 }

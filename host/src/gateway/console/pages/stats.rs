@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use monstrum_types::UtcMillis;
 use serde::Deserialize;
 
+use crate::gateway::console::chart::Chart;
 use crate::gateway::console::client::{Failure, with_query};
 use crate::gateway::console::text::Text;
 use crate::gateway::console::visit::Visit;
@@ -23,6 +24,9 @@ struct Stats {
 #[derive(Deserialize)]
 struct Item {
     key: HashMap<String, Option<String>>,
+    /// The start of the bucket, for numbers in time.
+    #[serde(default)]
+    at: Option<UtcMillis>,
     calls: u64,
     last_at: UtcMillis,
 }
@@ -75,6 +79,15 @@ pub(in crate::gateway::console) async fn by_bot(visit: &Visit) -> Result<HashMap
         counts.entry(item.value("bot_id").to_owned()).or_default().add(item.value("status"), &item);
     }
     Ok(counts)
+}
+
+/// Returns the calls of the last 24 hours, by the hour and their status.
+pub(in crate::gateway::console) async fn by_hour(visit: &Visit) -> Result<Chart, Failure> {
+    let now = visit.console.app.clock.now();
+    let since = Chart::start(now).to_string();
+    let path = with_query("/api/stats", &[("by", "status"), ("bucket", "3600"), ("since", &since)]);
+    let items = visit.client.get::<Stats>(&path).await?.items;
+    Ok(Chart::new(now, items.iter().filter_map(|item| Some((item.at?, item.value("status"), item.calls)))))
 }
 
 /// Returns the calls of one bot in 24 hours.
