@@ -44,8 +44,8 @@ async fn a_plugin_version_is_approved_by_its_differences() -> Result<()> {
     let amber = page.matches("class=\"notice denied\"").count();
     assert_eq!(Some(amber), diff["grows"].as_array().map(Vec::len), "one amber sentence for each: {page}");
     for told in [
-        "capability `tools`",
-        "also checks `target`",
+        "capability <code>tools</code>",
+        "also checks <code>target</code>",
         "https://*.example.com",
         "github_create_issue",
         "&#60;img src=x",
@@ -64,7 +64,7 @@ async fn a_plugin_version_is_approved_by_its_differences() -> Result<()> {
     let action = format!("{plugin}/approve");
     let operator = Browser::log_in(&world, &world.api.new_key("operator", None).await?).await?;
     let shown = operator.page(&plugin).await?;
-    assert!(shown.contains("capability `tools`") && !shown.contains(&action), "{shown}");
+    assert!(shown.contains("capability <code>tools</code>") && !shown.contains(&action), "{shown}");
 
     // Another version waits now. It is shown, and not approved.
     grown(&world, |manifest| manifest.replace("version: 1.1.0", "version: 1.2.0")).await?;

@@ -136,7 +136,7 @@ impl Scene {
         let mut offered = None;
         for path in [format!("{bot}?{asked}"), request] {
             let page = self.browser.page(&path).await?;
-            let [reason, smallest] = ["reason", "smallest_change"].map(|field| html(text(&denied.check[field])));
+            let [reason, smallest] = ["reason", "smallest_change"].map(|field| prose(text(&denied.check[field])));
             for part in ["card why denied", &format!("<code>{}</code>", denied.rule), &reason] {
                 ensure!(page.contains(part), "{path} lacks {part}: {page}");
             }
@@ -214,6 +214,17 @@ fn alter(policy: &mut [Value], name: &str, changes: &[Change]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns a sentence as a page shows it: escaped, with its parts between backticks as code.
+fn prose(text: &str) -> String {
+    let escaped = html(text);
+    let mut parts = escaped.split('`');
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    while let (Some(code), Some(rest)) = (parts.next(), parts.next()) {
+        shown.push_str(&format!("<code>{code}</code>{rest}"));
+    }
+    shown
 }
 
 /// Returns a text as the templates escape it.

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{Browser, RUN, html};
+use super::{Browser, RUN, prose};
 use crate::console::base;
 use crate::console::connect::grown;
 use crate::http::made;
@@ -26,7 +26,7 @@ async fn told(world: &World, answer: &Value) -> Result<Vec<String>> {
         }
         let page = browser.page(&format!("{base}/activity/{}", text(&call["request_id"]))).await?;
         ensure!(page.contains(BEYOND) && !page.contains("card why"), "{call}: {page}");
-        let message = html(text(&call["message"]));
+        let message = prose(text(&call["message"]));
         ensure!(page.contains(&message), "the page says what the bot was told: {message} {page}");
         let rule = text(&call["rule"]);
         ensure!(rule.is_empty() || page.contains(&format!("<code>{rule}</code>")), "{rule}: {page}");

@@ -143,6 +143,11 @@ impl Frame {
         if seconds < 0 { self.t1("time.in", span) } else { self.t1("time.ago", span) }
     }
 
+    /// Returns a text whose parts between backticks are shown as code, as messages of the API mean them.
+    pub(super) fn prose(&self, text: impl Display) -> Prose {
+        Prose::of(&text.to_string())
+    }
+
     /// Returns a time in words.
     pub(super) fn time(&self, at: &UtcMillis) -> Time {
         Time { at: *at, words: self.ago(at) }
@@ -183,6 +188,51 @@ pub(super) struct Status {
 }
 
 impl askama::filters::HtmlSafe for Status {}
+
+/// A text with parts that are shown as code.
+#[derive(Debug, PartialEq, Eq, Template)]
+#[template(
+    source = "{% for (is_code, text) in parts %}{% if *is_code %}<code>{{ text }}</code>{% else %}{{ text }}{% endif %}{% endfor %}",
+    ext = "html"
+)]
+pub(super) struct Prose {
+    /// Whether a part is code, and its text.
+    parts: Vec<(bool, String)>,
+}
+
+impl askama::filters::HtmlSafe for Prose {}
+
+impl Prose {
+    /// Splits a text at its pairs of backticks. A backtick without another one, and two that enclose nothing, stay as
+    /// they are.
+    fn of(text: &str) -> Prose {
+        let mut parts = Vec::new();
+        let (mut plain, mut rest) = (String::new(), text);
+        while let Some((before, after)) = rest.split_once('`') {
+            plain.push_str(before);
+            match after.split_once('`') {
+                Some((code, after)) if !code.is_empty() => {
+                    parts.push((false, std::mem::take(&mut plain)));
+                    parts.push((true, code.to_owned()));
+                    rest = after;
+                }
+                Some((_, after)) => {
+                    plain.push_str("``");
+                    rest = after;
+                }
+                None => {
+                    plain.push('`');
+                    rest = after;
+                    break;
+                }
+            }
+        }
+        plain.push_str(rest);
+        parts.push((false, plain));
+        parts.retain(|(_, text)| !text.is_empty());
+        Prose { parts }
+    }
+}
 
 /// A time in words, with the exact time as a title.
 #[derive(Template)]
@@ -244,5 +294,27 @@ pub(super) fn class_of(status: &str) -> &'static str {
         "approval_required" => "waiting",
         "running" => "running",
         _ => "error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_between_backticks_are_code_and_markup_is_text() {
+        const CASES: [(&str, &str); 8] = [
+            ("add `a/b` to `repos` of x", "add <code>a/b</code> to <code>repos</code> of x"),
+            ("`a`", "<code>a</code>"),
+            ("plain", "plain"),
+            ("", ""),
+            ("one ` alone", "one ` alone"),
+            ("`a` and ` alone", "<code>a</code> and ` alone"),
+            ("nothing `` here `a`", "nothing `` here <code>a</code>"),
+            ("<b> `<i>&`", "&#60;b&#62; <code>&#60;i&#62;&#38;</code>"),
+        ];
+        for (text, expected) in CASES {
+            assert_eq!(Prose::of(text).render().unwrap(), expected, "{text}");
+        }
     }
 }
