@@ -253,6 +253,23 @@ async fn the_overview_shows_the_calls_of_a_day_and_the_newest_denials() -> Resul
 }
 
 #[tokio::test]
+async fn a_hidden_tool_says_why_in_the_language_of_the_page() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    world.grant("github", &["*"], &json!({ "repos": [] })).await?;
+    let browser = Browser::log_in(&world, world.api.key()).await?;
+    let page = format!("{}/bots/{}?hidden=1", base(&world).await?, world.bot);
+    let cases = [
+        ("en-US", "hidden: scope.repos · The scope repos allows no call of this tool."),
+        ("zh-CN", "scope.repos · 范围 repos 不允许此工具的任何调用。"),
+    ];
+    for (language, sentence) in cases {
+        let shown = browser.send(Method::GET, &page, &[], &[("accept-language", language)]).await?.text;
+        assert!(shown.contains(sentence), "{language}: {shown}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_key_is_shown_once_and_deleted_by_its_name() -> Result<()> {
     let world = World::with(&[]).await?;
     let browser = Browser::log_in(&world, world.api.key()).await?;
@@ -318,8 +335,8 @@ async fn a_denial_is_explained_by_stages_and_in_the_language_of_the_page() -> Re
         stages(["Tool", "Operation and tool granted", "Scopes", "Gates"], ["passes", "refuses", "not reached"]);
     let chinese = stages(["工具", "操作和工具的授权", "范围", "关卡"], ["通过", "拒绝", "未到达"]);
     let cases = [
-        ("en-US", english, "The scope repos does not allow the value of this call."),
-        ("zh-CN", chinese, "范围 repos 不允许此调用的值。"),
+        ("en-US", english, "The scope repos does not allow this call."),
+        ("zh-CN", chinese, "范围 repos 不允许此调用。"),
     ];
     for (language, stages, sentence) in cases {
         let read = async |path: &str| browser.send(Method::GET, path, &[], &[("accept-language", language)]).await;

@@ -89,6 +89,11 @@ impl Frame {
         rules::sentence(self.words, code.raw())
     }
 
+    /// Returns why a rule hides a tool, in words. A rule that is not one of a check has none.
+    pub(super) fn hiding(&self, code: &Text) -> Option<String> {
+        rules::hiding(self.words, code.raw())
+    }
+
     /// Returns the stages of a check.
     pub(super) fn stages(&self, check: &Check) -> Vec<Stage> {
         rules::stages(self.words, check)

@@ -22,6 +22,10 @@ pub(super) struct Stage {
     pub state: &'static str,
 }
 
+/// The sentences of a scope that denies a call, and of one that hides a tool because no value can satisfy it.
+const SCOPE: &str = "rule.scope";
+const SCOPE_HIDES: &str = "rule.scope_hides";
+
 /// What a rule examines: its stage, and its sentence with the holder or the scope in it.
 struct Rule<'a> {
     step: Step,
@@ -60,7 +64,7 @@ fn read(code: &str) -> Option<Rule<'_>> {
         _ => {}
     }
     if let Some(dimension) = code.strip_prefix("scope.") {
-        return of(Step::Scopes, "rule.scope", Subject::Scope(dimension));
+        return of(Step::Scopes, SCOPE, Subject::Scope(dimension));
     }
     let (word, field) = code.split_once('.')?;
     let holder = Subject::Holder(holder(word)?);
@@ -72,14 +76,26 @@ fn read(code: &str) -> Option<Rule<'_>> {
     }
 }
 
-/// Returns what a rule says, in words. Returns `None` for a rule that is not one of a check.
+/// Returns what a rule says about a call, in words. Returns `None` for a rule that is not one of a check.
 pub(super) fn sentence(words: &Words, code: &str) -> Option<String> {
-    let Rule { sentence, subject, .. } = read(code)?;
-    Some(match subject {
-        Subject::None => words.text(sentence).to_owned(),
-        Subject::Holder(key) => words.filled(sentence, &[&words.text(key)]),
-        Subject::Scope(dimension) => words.filled(sentence, &[&Text::from(dimension)]),
-    })
+    read(code).map(|rule| rule.told(words))
+}
+
+/// Returns why a rule hides a tool, in words. Returns `None` for a rule that is not one of a check.
+pub(super) fn hiding(words: &Words, code: &str) -> Option<String> {
+    let rule = read(code)?;
+    let sentence = if rule.sentence == SCOPE { SCOPE_HIDES } else { rule.sentence };
+    Some(Rule { sentence, ..rule }.told(words))
+}
+
+impl Rule<'_> {
+    fn told(&self, words: &Words) -> String {
+        match self.subject {
+            Subject::None => words.text(self.sentence).to_owned(),
+            Subject::Holder(key) => words.filled(self.sentence, &[&words.text(key)]),
+            Subject::Scope(dimension) => words.filled(self.sentence, &[&Text::from(dimension)]),
+        }
+    }
 }
 
 /// Returns the stages of a check with the one that refused. Returns nothing for a denial by a rule without a stage.
@@ -158,10 +174,9 @@ mod tests {
             let [one, other] = [english, chinese].map(|words| sentence(words, &code).unwrap());
             assert!(one != other && !one.contains(['{', '_']) && !other.contains(['{', '_']), "{code}: {one} {other}");
         }
-        assert_eq!(
-            sentence(english, "scope.a\u{202e}b").unwrap(),
-            "The scope a\\u{202e}b does not allow the value of this call."
-        );
-        assert_eq!(sentence(chinese, "rate"), None);
+        assert_eq!(sentence(english, "scope.a\u{202e}b").unwrap(), "The scope a\\u{202e}b does not allow this call.");
+        assert_eq!(hiding(english, "scope.repos").unwrap(), "The scope repos allows no call of this tool.");
+        assert_eq!(hiding(english, "grant.none"), sentence(english, "grant.none"));
+        assert_eq!((sentence(chinese, "rate"), hiding(chinese, "rate")), (None, None));
     }
 }
