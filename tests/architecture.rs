@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The crates in layers. Crates of one layer never use each other.
 const CRATES: &[&[&str]] = &[
     &["bundled", "types"],
-    &["manifest"],
+    &["manifest", "llm"],
     &["guardian", "vault", "store", "package"],
     &["egress", "runtime", "sandbox", "api", "mcp"],
     &["core", "sandbox-embedded"],

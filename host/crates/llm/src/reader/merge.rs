@@ -1,0 +1,71 @@
+//! Puts together the fields that the host does not know, over the chunks of a stream.
+//!
+//! Such fields are only sent back, so they must become what the server would have sent in one piece. There is no rule of
+//! the protocol for that. These hold for the servers that are known: null says nothing; objects are merged; elements of
+//! lists with the same `index` and `type` are one element; texts of the fields in [`PIECES`] are pieces of one text. Other
+//! texts of the message are pieces too, unless a chunk repeats the whole; other values inside of objects are repeated
+//! whole.
+
+use serde_json::{Map, Value};
+
+/// The fields that servers send in pieces.
+const PIECES: &[&str] =
+    &["text", "summary", "data", "content", "thinking", "reasoning", "reasoning_content", "refusal", "transcript"];
+
+/// Adds the unknown fields of a chunk's message.
+pub(super) fn message_fields(known: &mut Map<String, Value>, added: Map<String, Value>) {
+    merge(known, added, &|known, added| known != added);
+}
+
+/// Adds the unknown fields of an object inside of a message.
+pub(super) fn object_fields(known: &mut Map<String, Value>, added: Map<String, Value>) {
+    merge(known, added, &|_, _| false);
+}
+
+fn merge(known: &mut Map<String, Value>, added: Map<String, Value>, is_other_piece: &dyn Fn(&str, &str) -> bool) {
+    for (name, value) in added {
+        if is_nothing(&value) {
+            continue;
+        }
+        match (known.get_mut(&name), value) {
+            (Some(Value::String(text)), Value::String(piece))
+                if PIECES.contains(&name.as_str()) || is_other_piece(text, &piece) =>
+            {
+                text.push_str(&piece);
+            }
+            (Some(Value::Object(known)), Value::Object(added)) => object_fields(known, added),
+            (Some(Value::Array(known)), Value::Array(added)) => elements(known, added),
+            (Some(known), value) => *known = value,
+            (None, Value::Array(added)) => {
+                let mut list = Vec::new();
+                elements(&mut list, added);
+                known.insert(name, Value::Array(list));
+            }
+            (None, value) => {
+                known.insert(name, value);
+            }
+        }
+    }
+}
+
+/// Null and empty lists say nothing, and some servers refuse to read them back.
+fn is_nothing(value: &Value) -> bool {
+    value.is_null() || value.as_array().is_some_and(Vec::is_empty)
+}
+
+/// Adds elements to a list. An element continues the last one if both have the same `index` and `type`.
+fn elements(known: &mut Vec<Value>, added: Vec<Value>) {
+    for element in added {
+        match (known.last_mut(), element) {
+            (Some(Value::Object(last)), Value::Object(element)) if is_same_element(last, &element) => {
+                object_fields(last, element);
+            }
+            (_, element) => known.push(element),
+        }
+    }
+}
+
+fn is_same_element(last: &Map<String, Value>, element: &Map<String, Value>) -> bool {
+    let index = element.get("index").filter(|index| index.is_u64());
+    index.is_some() && last.get("index") == index && last.get("type") == element.get("type")
+}
