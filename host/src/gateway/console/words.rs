@@ -130,25 +130,47 @@ mod tests {
             .collect()
     }
 
-    #[test]
-    fn each_key_of_a_page_exists() {
+    /// Returns the path and the text of each file that can name words.
+    fn sources() -> Vec<(std::path::PathBuf, String)> {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut folders = vec![root.join("templates/console"), root.join("src/gateway/console")];
-        let mut files = 0;
+        let mut sources = Vec::new();
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
                 if path.is_dir() {
                     folders.push(path);
                 } else if !path.ends_with("words.rs") {
-                    files += 1;
                     let text = std::fs::read_to_string(&path).unwrap();
-                    for key in keys_used(&text) {
-                        assert!(ENGLISH.texts.contains_key(key), "{} names the words {key}", path.display());
-                    }
+                    sources.push((path, text));
                 }
             }
         }
-        assert!(files > 10, "{files} files");
+        assert!(sources.len() > 10, "{} files", sources.len());
+        sources
+    }
+
+    #[test]
+    fn each_key_of_a_page_exists() {
+        for (path, text) in sources() {
+            for key in keys_used(&text) {
+                assert!(ENGLISH.texts.contains_key(key), "{} names the words {key}", path.display());
+            }
+        }
+    }
+
+    #[test]
+    fn each_key_is_used_by_a_page() {
+        let all: String = sources().into_iter().map(|(_, text)| text).collect();
+        // A page names a key whole, or makes it of a group of words and a value of the API.
+        let is_used = |key: &str| {
+            let mut groups = key.match_indices('.').map(|(end, _)| &key[..end]);
+            all.contains(&format!("\"{key}\""))
+                || groups
+                    .any(|group| all.contains(&format!("word(\"{group}\"")) || all.contains(&format!("\"{group}.{{")))
+        };
+        let unused: Vec<&String> = ENGLISH.texts.keys().filter(|key| !is_used(key)).collect();
+        assert!(unused.is_empty(), "no page uses the words {unused:?}");
+        assert!(!is_used("none.such") && !is_used("bots.such"), "the test finds words that no page uses");
     }
 }
