@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use monstrum_store::{AuditRow, PAGE_ITEMS_MAX, Page, Scope, ScopeRow, Store, StoreError, Table};
+use monstrum_store::{AuditRow, CallFilter, PAGE_ITEMS_MAX, Page, Scope, ScopeRow, Store, StoreError, Table};
 use monstrum_types::{Status, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
@@ -92,7 +92,7 @@ async fn read_changes(
 ) -> Result<(), StoreError> {
     let mut page = Page::first(PAGE_ITEMS_MAX);
     for _ in 0..PAGES_MAX {
-        let listed = store.changes(workspace, &page).await?;
+        let listed = store.changes(workspace, &CallFilter::default(), &page).await?;
         for row in &listed.items {
             for (object, change) in made(row) {
                 if changes.get(&object).is_none_or(|known| known.at < change.at) {

@@ -192,7 +192,7 @@ fn change(row: AuditRow) -> AuditedChange {
 
 /// Lists changes to permissions, newest first.
 pub async fn changes(app: &App, caller: &Admin, page: &Page<RequestId>) -> Result<AuditedChangeList, OperationError> {
-    Ok(list::page(app.store.changes(caller.workspace, page).await?, change))
+    Ok(list::page(app.store.changes(caller.workspace, &CallFilter::default(), page).await?, change))
 }
 
 #[cfg(test)]

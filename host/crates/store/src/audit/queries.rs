@@ -50,16 +50,16 @@ macro_rules! latest {
     };
 }
 
-/// The conditions of a [`CallFilter`], and `$indexed`, which repeats one of the conditions in a form that matches an
-/// index.
-macro_rules! calls {
-    ($table:literal, $columns:expr, $status:literal, $by:literal, $indexed:literal) => {
+/// The conditions of a [`CallFilter`], after `$of`, which selects calls or changes. `$indexed` repeats one of the
+/// conditions in a form that matches an index.
+macro_rules! filtered {
+    ($table:literal, $columns:expr, $of:literal, $status:literal, $by:literal, $indexed:literal) => {
         latest!(
             $table,
             $columns,
             concat!(
-                "(flags is null or flags <> 'change') and ($3 is null or bot_id = $3) and ($4 is null or tool = $4) \
-                 and ($5 is null or ",
+                $of,
+                " and ($3 is null or bot_id = $3) and ($4 is null or tool = $4) and ($5 is null or ",
                 $status,
                 " = $5) and ($6 is null or started_at >= $6) and ($7 is null or started_at < $7) \
                  and ($8 is null or operation = $8)",
@@ -71,11 +71,12 @@ macro_rules! calls {
     };
 }
 
-macro_rules! calls_of_version_1 {
-    ($indexed:literal) => {
-        calls!(
+macro_rules! of_version_1 {
+    ($of:literal, $indexed:literal) => {
+        filtered!(
             "audit_events",
             columns!(),
+            $of,
             "case kind when 'started' then 'running' when 'interrupted' then 'interrupted' else status end",
             " and ($9 is null or resource_id = $9) and ($10 is null or rule = $10)",
             $indexed
@@ -85,16 +86,29 @@ macro_rules! calls_of_version_1 {
 
 /// In version 2, the resource and the rule are only in the text of a row. `$10` is the rule with its key, as
 /// [`rule_of_body`] returns it.
-macro_rules! calls_of_version_2 {
-    ($indexed:literal) => {
-        calls!(
+macro_rules! of_version_2 {
+    ($of:literal, $indexed:literal) => {
+        filtered!(
             "audit_rows",
             "body, hash",
+            $of,
             "status",
             " and ($9 is null or substr(body, instr(body, '\"resource_id\":\"') + 15, 36) = $9) \
              and ($10 is null or instr(body, $10) > 0)",
             $indexed
         )
+    };
+}
+
+macro_rules! calls_of_version_1 {
+    ($indexed:literal) => {
+        of_version_1!("(flags is null or flags <> 'change')", $indexed)
+    };
+}
+
+macro_rules! calls_of_version_2 {
+    ($indexed:literal) => {
+        of_version_2!("(flags is null or flags <> 'change')", $indexed)
     };
 }
 
@@ -131,10 +145,8 @@ const OF_RULE: Statements = Statements {
     version_1: calls_of_version_1!(""),
     version_2: calls_of_version_2!(" and status <> 'success' and status <> 'running'"),
 };
-const CHANGES: Statements = Statements {
-    version_1: latest!("audit_events", columns!(), "flags = 'change'", "$3"),
-    version_2: latest!("audit_rows", "body, hash", "flags = 'change'", "$3"),
-};
+const CHANGES: Statements =
+    Statements { version_1: of_version_1!("flags = 'change'", ""), version_2: of_version_2!("flags = 'change'", "") };
 
 impl CallFilter {
     /// Returns the statements with the index that matches the fewest rows.
@@ -241,34 +253,35 @@ impl Store {
         filter: &CallFilter,
         page: &Page<RequestId>,
     ) -> Result<Listed<AuditRow, RequestId>, StoreError> {
-        let (of_version_1, of_version_2) = (filter.of_version_1(), filter.of_version_2());
-        self.listed(filter.statements(), workspace, &of_version_1.args(), &of_version_2.args(), page).await
+        self.listed(filter.statements(), workspace, filter, page).await
     }
 
-    /// Returns a page of the permission changes in a workspace, newest first. Each change has one row.
+    /// Returns a page of the permission changes in a workspace, newest first. Each change has one row. Changes have no
+    /// tool and no rule, so a filter by one of these matches no change.
     pub async fn changes(
         &self,
         workspace: WorkspaceId,
+        filter: &CallFilter,
         page: &Page<RequestId>,
     ) -> Result<Listed<AuditRow, RequestId>, StoreError> {
-        self.listed(&CHANGES, workspace, &[], &[], page).await
+        self.listed(&CHANGES, workspace, filter, page).await
     }
 
     async fn listed(
         &self,
         statements: &Statements,
         workspace: WorkspaceId,
-        filters_1: &[Arg<'_>],
-        filters_2: &[Arg<'_>],
+        filter: &CallFilter,
         page: &Page<RequestId>,
     ) -> Result<Listed<AuditRow, RequestId>, StoreError> {
+        let (of_version_1, of_version_2) = (filter.of_version_1(), filter.of_version_2());
         let before = page.cursor.as_ref().map_or(&FIRST_CURSOR_2[..], |id| id.as_bytes());
         let mut args = vec![Arg::from(workspace.as_bytes().as_slice()), Arg::from(before)];
-        args.extend(filters_2.iter().map(Arg::borrowed));
+        args.extend(of_version_2.args());
         args.push(Arg::from(page.rows()));
         let rows: Vec<OfBody> = self.db.all(statements.version_2, &args).await?;
         let mut rows: Vec<AuditRow> = rows.into_iter().map(|OfBody(row)| row).collect();
-        rows.extend(self.listed_of_version_1(statements.version_1, workspace, filters_1, page).await?);
+        rows.extend(self.listed_of_version_1(statements.version_1, workspace, &of_version_1.args(), page).await?);
         // If a call was running while its host was upgraded, its end row has version 2 and is sorted first.
         rows.sort_by_key(|row| Reverse(row.request_id));
         rows.dedup_by_key(|row| row.request_id);
