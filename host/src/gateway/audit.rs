@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderValue, header};
 use monstrum_api::audit::{AuditList, AuditedCall, AuditedCallWithEvents, AuditedChangeList, CallStats, Report};
+use monstrum_core::operations::audit::ExportFormat;
 use monstrum_core::operations::stats::StatsInput;
 use monstrum_core::operations::{Admin, InputErrors, OperationError, Operator, Root, audit, stats};
 use monstrum_store::CallFilter;
@@ -130,20 +131,36 @@ pub(super) async fn verify(app: Host, caller: Root, Params(query): Params<Verify
     Ok(Json(audit::verify(&app, &caller, since).await?))
 }
 
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ExportQuery {
+    /// The format of the lines: `calls`, the default, or `ocsf`.
+    format: Option<String>,
+}
+
 /// Streams calls, newest first, with one JSON object per line
-#[utoipa::path(get, path = "/api/audit/export", tag = "audit", params(AuditFilter),
+///
+/// With `format=ocsf`, each line is an event of OCSF 1.9.0: a call is an API Activity (6003). For admin and root keys, the
+/// lines include changes, as Entity Management (3004), to which the filters apply too. If the database fails, the
+/// connection is closed before the end of the body.
+#[utoipa::path(get, path = "/api/audit/export", tag = "audit", params(ExportQuery, AuditFilter),
     responses((status = 200, content_type = "application/jsonl", body = AuditedCall, description = "JSONL")))]
 pub(super) async fn export(
     app: Host,
     caller: Operator,
+    Params(ExportQuery { format }): Params<ExportQuery>,
     Params(filter): Params<AuditFilter>,
 ) -> Result<Response, Problem> {
-    let lines = audit::export(&app, &caller, filter.check()?);
+    let (format, disposition) = match format.as_deref() {
+        None | Some("calls") => (ExportFormat::Calls, "attachment; filename=\"audit.jsonl\""),
+        Some("ocsf") => (ExportFormat::Ocsf, "attachment; filename=\"audit-ocsf.jsonl\""),
+        Some(_) => return Err(Problem::invalid_at("format", "expected `calls` or `ocsf`")),
+    };
+    let lines = audit::export(&app, &caller, filter.check()?, format);
     let mut response = Response::new(Body::from_stream(lines));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/jsonl"));
-    let disposition = HeaderValue::from_static("attachment; filename=\"audit.jsonl\"");
-    headers.insert(header::CONTENT_DISPOSITION, disposition);
+    headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static(disposition));
     Ok(response)
 }
 

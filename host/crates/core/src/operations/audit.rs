@@ -1,26 +1,23 @@
 //! Reads the audit: calls, changes, verification and export. Operators read calls, admins read changes, and only root
 //! keys verify the chains, which cover all workspaces.
 
-use std::collections::VecDeque;
+mod export;
+mod ocsf;
 
-use bytes::Bytes;
-use futures::{Stream, stream};
 use monstrum_api::audit::{
     AuditEvent, AuditList, AuditedCall, AuditedCallWithEvents, AuditedChange, AuditedChangeList, Report,
 };
 use monstrum_api::list::List;
-use monstrum_store::{AuditKind, AuditRow, CallFilter, CallTree, Page, Store};
-use monstrum_types::{AppUser, RequestId, WorkspaceId};
+use monstrum_store::{AuditKind, AuditRow, CallFilter, CallTree, Page};
+use monstrum_types::{AppUser, RequestId};
 use serde_json::Value;
+
+pub use self::export::{ExportBroken, ExportFormat, export};
 
 use super::list;
 use super::{Admin, OperationError, Operator, Root};
 use crate::app::App;
 use crate::audit::{self, SinceHead};
-
-/// The number of calls that an export reads in one query. With this number, an export needs few round trips and little
-/// memory.
-const EXPORT_PAGE: u32 = 500;
 
 pub(super) fn view(row: AuditRow) -> AuditedCall {
     AuditedCall {
@@ -111,63 +108,6 @@ pub async fn show(app: &App, caller: &Operator, request: RequestId) -> Result<Au
 /// Verifies every chain against the signed heads, or only the rows after a signed head.
 pub async fn verify(app: &App, _: &Root, since: Option<SinceHead>) -> Result<Report, OperationError> {
     audit::verify(&app.store, &app.audit_keys, &app.data_dir, since).await.map_err(OperationError::internal)
-}
-
-/// Streams calls, newest first, with one JSON object per line.
-pub fn export(
-    app: &App,
-    caller: &Operator,
-    filter: CallFilter,
-) -> impl Stream<Item = Result<Bytes, ExportBroken>> + Send + 'static {
-    let export = Export {
-        store: app.store.clone(),
-        workspace: caller.workspace,
-        filter,
-        page: Some(Page::first(EXPORT_PAGE)),
-        waiting: VecDeque::new(),
-    };
-    stream::unfold(export, |mut export| async move {
-        let line = export.next().await.transpose()?;
-        Some((line, export))
-    })
-}
-
-/// A running export, which reads a page of rows when the lines of the previous page have been sent.
-struct Export {
-    store: Store,
-    workspace: WorkspaceId,
-    filter: CallFilter,
-    /// The page to read next.
-    page: Option<Page<RequestId>>,
-    waiting: VecDeque<AuditRow>,
-}
-
-/// The error of an export during which the database failed. The connection is closed early, so that a client does not
-/// mistake an incomplete export for a complete export.
-#[derive(Debug, thiserror::Error)]
-#[error("the audit could not be read completely")]
-pub struct ExportBroken(#[source] monstrum_store::StoreError);
-
-impl Export {
-    async fn next(&mut self) -> Result<Option<Bytes>, ExportBroken> {
-        if self.waiting.is_empty()
-            && let Some(page) = self.page.take()
-        {
-            let listed = self.store.calls(self.workspace, &self.filter, &page).await.map_err(|error| {
-                tracing::error!(%error, "an export of the audit was interrupted");
-                ExportBroken(error)
-            })?;
-            self.page = listed.next_cursor.map(|cursor| Page { limit: EXPORT_PAGE, cursor: Some(cursor) });
-            self.waiting = listed.items.into();
-        }
-        Ok(self.waiting.pop_front().map(|row| line(&view(row))))
-    }
-}
-
-fn line(call: &AuditedCall) -> Bytes {
-    let mut text = serde_json::to_vec(call).expect("a call is plain JSON");
-    text.push(b'\n');
-    text.into()
 }
 
 fn change(row: AuditRow) -> AuditedChange {
