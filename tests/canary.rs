@@ -225,6 +225,7 @@ async fn read_everything(ear: &mut Ear<'_>, bots: &[String]) -> Result<()> {
     for path in [
         "/api/audit?limit=1000",
         "/api/audit/export",
+        "/api/audit/export?format=ocsf",
         "/api/audit/verify",
         "/api/bots",
         "/api/export",

@@ -229,6 +229,7 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
     let queries = [
         format!("/api/audit?bot_id={theirs}"),
         format!("/api/audit/export?bot_id={theirs}"),
+        format!("/api/audit/export?format=ocsf&bot_id={theirs}"),
         format!("/api/audit?resource_id={resource}"),
         format!("/api/stats?by=tool,message&resource_id={resource}"),
         "/api/stats?by=bot_id,resource_id".to_owned(),

@@ -9,10 +9,11 @@ use super::encodings::Search;
 use crate::oauth::{Authorizing, PLUGIN};
 use crate::world::{eventually, text};
 
-const READ: [&str; 11] = [
+const READ: [&str; 12] = [
     "/api/audit?limit=1000",
     "/api/audit/changes?limit=1000",
     "/api/audit/export",
+    "/api/audit/export?format=ocsf",
     "/api/bots",
     "/api/keys",
     "/api/oauth/providers",

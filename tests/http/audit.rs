@@ -1,5 +1,6 @@
 //! Tests of `/api/audit`.
 
+mod ocsf;
 mod stream;
 mod tree;
 

@@ -1,11 +1,13 @@
 //! Tests of the routes through the router, with a real database in a temporary folder.
 
+mod audit_export;
 mod console_pages;
 mod console_sessions;
 
 use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
+use axum::response::Response;
 use http::{Method, Request, StatusCode, header};
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -50,7 +52,7 @@ impl Server {
         &self.running.app
     }
 
-    async fn send(&self, request: Request<Body>) -> Answer {
+    async fn respond(&self, request: Request<Body>) -> Response {
         let mcp = gateway::McpOptions {
             address: self.running.address,
             public_url: None,
@@ -64,9 +66,11 @@ impl Server {
             public_url: None,
             address: self.running.address,
         };
-        let response =
-            gateway::router(Arc::clone(self.app()), self.options, mcp, console).oneshot(request).await.unwrap();
-        let (parts, body) = response.into_parts();
+        gateway::router(Arc::clone(self.app()), self.options, mcp, console).oneshot(request).await.unwrap()
+    }
+
+    async fn send(&self, request: Request<Body>) -> Answer {
+        let (parts, body) = self.respond(request).await.into_parts();
         let bytes = to_bytes(body, usize::MAX).await.unwrap();
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
@@ -85,6 +89,12 @@ impl Server {
         body: Option<Value>,
         headers: &[(&str, &str)],
     ) -> Answer {
+        let request = self.request(key, method, path, headers);
+        let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
+        self.send(request.body(body).unwrap()).await
+    }
+
+    fn request(&self, key: &str, method: Method, path: &str, headers: &[(&str, &str)]) -> http::request::Builder {
         let host = self.running.address.to_string();
         let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
         if !key.is_empty() {
@@ -93,8 +103,7 @@ impl Server {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
-        self.send(request.body(body).unwrap()).await
+        request
     }
 
     async fn post(&self, path: &str, body: Value) -> Answer {

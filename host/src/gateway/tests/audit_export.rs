@@ -1,0 +1,47 @@
+//! Tests of the body of an export of the audit, over many pages.
+
+use futures::StreamExt as _;
+
+use super::*;
+
+/// More calls than a page of an export has.
+const CALLS: usize = 520;
+
+async fn called() -> Server {
+    let server = Server::start(false).await;
+    let bot = server.bot("own").await;
+    let path = format!("/api/bots/{bot}/tools/absent/call");
+    for _ in 0..CALLS {
+        let called = server.post(&path, json!({"params": {}})).await;
+        assert_eq!(called.body["status"], "permission_denied", "{called:?}");
+    }
+    server
+}
+
+/// Returns the lines that an export has sent, and whether its body has ended without an error. `at_first` runs after the
+/// first line.
+async fn lines(server: &Server, at_first: impl AsyncFnOnce()) -> (usize, bool) {
+    let request = server.request(&server.root, Method::GET, "/api/audit/export?format=ocsf&tool=absent", &[]);
+    let response = server.respond(request.body(Body::empty()).unwrap()).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let mut body = response.into_body().into_data_stream();
+    let first = body.next().await.unwrap().unwrap();
+    assert!(first.ends_with(b"}\n"), "{first:?}");
+    at_first().await;
+    let (mut count, mut is_whole) = (1, true);
+    while let Some(line) = body.next().await {
+        match line {
+            Ok(_) => count += 1,
+            Err(_) => is_whole = false,
+        }
+    }
+    (count, is_whole)
+}
+
+#[tokio::test]
+async fn an_export_during_which_the_database_fails_does_not_end_cleanly() {
+    let server = called().await;
+    assert_eq!(lines(&server, async || {}).await, (CALLS, true));
+    let (count, is_whole) = lines(&server, async || server.app().store.close().await).await;
+    assert!(count < CALLS && !is_whole, "{count} lines, whole: {is_whole}");
+}
