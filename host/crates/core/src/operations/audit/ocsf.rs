@@ -253,3 +253,101 @@ fn remove_nulls(value: &mut Value) {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use monstrum_store::{AuditKind, CHANGE_FLAG};
+    use monstrum_types::{RequestId, UtcMillis, WorkspaceId};
+
+    use super::*;
+
+    fn row(kind: AuditKind, status: Option<&str>, rule: Option<&str>) -> AuditRow {
+        let text = |text: &str| Some(text.to_owned());
+        AuditRow {
+            writer: "node".to_owned(),
+            sequence: 7,
+            kind,
+            request_id: RequestId::new(),
+            workspace_id: Some(WorkspaceId::new()),
+            bot_id: None,
+            app_id: None,
+            user_id: None,
+            task_id: text("task"),
+            resource_id: None,
+            tool: text("tool"),
+            operation: None,
+            plugin: None,
+            plugin_digest: None,
+            status: status.map(str::to_owned),
+            code: None,
+            message: None,
+            rule: rule.map(str::to_owned),
+            params: text(r#"{"a":null}"#),
+            duration_ms: None,
+            started_at: UtcMillis(5),
+            at: UtcMillis(6),
+            parent_request_id: None,
+            delegation: text(r#"[{"delegate":null}]"#),
+            flags: None,
+            key_version: 1,
+            previous_hash: [0; 32],
+            hash: [1; 32],
+        }
+    }
+
+    #[test]
+    fn the_result_tells_a_denied_call_from_a_failed_one() {
+        let told = |kind, status, rule| {
+            let event = event(row(kind, status, rule));
+            ["status", "severity", "action", "status_code"].map(|name| event[name].as_str().unwrap().to_owned())
+        };
+        let finished = |status, rule| told(AuditKind::Finished, Some(status), rule);
+        assert_eq!(finished("success", None), ["Success", "Informational", "Allowed", "success"]);
+        assert_eq!(finished("error", None), ["Failure", "Low", "Allowed", "error"]);
+        assert_eq!(finished("error", Some("input")), ["Failure", "Low", "Denied", "error"]);
+        assert_eq!(finished("approval_required", None), ["Failure", "Informational", "Denied", "approval_required"]);
+        // A status of a later version is a failure.
+        assert_eq!(finished("quarantined", None), ["Failure", "Medium", "Denied", "quarantined"]);
+        assert_eq!(told(AuditKind::Started, None, None), ["Unknown", "Informational", "Unknown", "running"]);
+        assert_eq!(told(AuditKind::Interrupted, None, None), ["Failure", "Low", "Unknown", "interrupted"]);
+    }
+
+    #[test]
+    fn attributes_without_a_value_are_omitted_but_foreign_json_is_kept() {
+        let event = event(AuditRow {
+            app_id: Some("app".to_owned()),
+            user_id: Some("ann".to_owned()),
+            ..row(AuditKind::Finished, Some("success"), None)
+        });
+        assert_eq!(event["api"]["request"]["data"], json!({ "a": null }));
+        assert_eq!(event["unmapped"]["delegation"], json!([{ "delegate": null }]));
+        assert_eq!(event["actor"], json!({ "app_uid": "app", "user": { "uid": "ann", "type_id": 1, "type": "User" } }));
+        assert_eq!(event["src_endpoint"], json!({ "name": "unknown" }));
+        for absent in ["ai_agent", "resources", "policy", "status_detail"] {
+            assert_eq!(event.get(absent), None, "{absent}");
+        }
+        assert_eq!((&event["time"], &event["unmapped"]["finished_at"]), (&json!(5), &json!(UtcMillis(6))));
+    }
+
+    #[test]
+    fn a_change_whose_parameters_were_replaced_has_an_entity() {
+        let change = |params: &str, operation: &str| {
+            event(AuditRow {
+                tool: None,
+                operation: Some(operation.to_owned()),
+                params: Some(params.to_owned()),
+                flags: Some(CHANGE_FLAG.to_owned()),
+                ..row(AuditKind::Finished, Some("success"), None)
+            })
+        };
+        let large = change(r#"{"digest":"sha256:0","bytes":9,"first":"x"}"#, "import.apply");
+        assert_eq!(large["entity"], json!({ "name": "unknown", "type_id": 99, "type": "import" }));
+        assert_eq!(large["unmapped"]["params"]["digest"], "sha256:0");
+        assert_eq!((&large["type_uid"], &large["activity_name"]), (&json!(300_499), &json!("apply")));
+        let offline = r#"{"key_id":null,"key_kind":null,"object":"k","before":null,"after":{"id":"k"}}"#;
+        let offline = change(offline, "credential.save");
+        assert_eq!(offline["actor"], json!({ "app_name": "monstrum" }));
+        assert_eq!((&offline["activity_id"], &offline["updated_entity"]["data"]), (&json!(1), &json!({ "id": "k" })));
+        assert_eq!(offline["unmapped"].get("params"), None);
+    }
+}
