@@ -1,5 +1,7 @@
 //! Tests of the command `monstrum audit`.
 
+mod export;
+
 use anyhow::Result;
 use insta::{assert_json_snapshot, assert_snapshot};
 use serde_json::json;

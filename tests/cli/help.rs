@@ -76,6 +76,7 @@ const COMMANDS: &str = "
     audit list
     audit show
     audit changes
+    audit export
     logs
     audit verify
     key create

@@ -1,7 +1,8 @@
-//! `monstrum audit`: lists and shows calls, lists changes, and verifies that the audit is unchanged.
+//! `monstrum audit`: lists, shows and exports calls, lists changes, and verifies that the audit is unchanged.
 
 mod accept_loss;
 mod archive;
+mod export;
 mod show;
 
 use std::path::PathBuf;
@@ -74,6 +75,9 @@ pub(super) enum Audit {
         #[arg(long, value_name = "ROWS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         limit: u32,
     },
+    /// Export calls, or events for a SIEM, as JSON Lines
+    #[command(after_help = export::EXAMPLES)]
+    Export(export::Export),
     /// Check that no row of the audit was changed, moved or removed
     #[command(after_help = VERIFY_EXAMPLES)]
     Verify {
@@ -157,6 +161,7 @@ impl Audit {
                 let list = Client::new(options)?.list(&["api", "audit", "changes"], &[], limit as usize).await?;
                 tell_list(list, options.json, show_changes, "there are more changes; raise --limit")
             }
+            Audit::Export(export) => export.run(options).await,
             Audit::Verify { archive, folder, .. } if !archive.is_empty() => {
                 archive::verify(&options.settings(folder)?, &archive, options.json).await
             }

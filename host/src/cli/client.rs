@@ -1,6 +1,6 @@
 //! The API client of the command line. A client uses one server and one key. It sends and receives JSON, except that
-//! `upload` sends a multipart form and `open` returns the response body unread, for downloads. It turns error responses
-//! into failures with a message and a hint.
+//! `upload` sends a multipart form, and `open` and `stream` return the response body unread, for downloads. It turns error
+//! responses into failures with a message and a hint.
 
 use std::io::Read;
 use std::path::Path;
@@ -163,8 +163,16 @@ impl Client {
 
     /// Sends POST to the route with the segments `path`. The caller reads the body of the response in chunks.
     pub(super) async fn open(&self, path: &[&str], body: &Value) -> Result<Response, Failure> {
-        let request = self.request(Method::POST, path).json(body).timeout(DOWNLOAD_MAX);
-        let answer = request.send().await.map_err(|error| self.unreachable(&error))?;
+        self.opened(self.request(Method::POST, path).json(body)).await
+    }
+
+    /// Sends GET to the route with the segments `path`. The caller reads the body of the response in chunks.
+    pub(super) async fn stream(&self, path: &[&str], query: &[(&str, String)]) -> Result<Response, Failure> {
+        self.opened(self.request(Method::GET, path).query(query)).await
+    }
+
+    async fn opened(&self, request: RequestBuilder) -> Result<Response, Failure> {
+        let answer = request.timeout(DOWNLOAD_MAX).send().await.map_err(|error| self.unreachable(&error))?;
         if answer.status().is_success() {
             return Ok(answer);
         }
