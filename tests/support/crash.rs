@@ -8,7 +8,6 @@
 mod check;
 mod journal;
 mod load;
-mod random;
 mod storage;
 
 use std::fmt;
@@ -19,12 +18,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
-use crate::Server;
+use crate::{Random, Server};
 pub use check::Fault;
 use check::{Known, Promised, check};
 use journal::{Change, Record};
 use load::{Kind, Loaded, PLUGIN, Scene};
-use random::Random;
 use storage::{Files, Loss, Storage};
 
 /// The number of rounds after which the data folder is as small as at first again. Until then, each round continues with

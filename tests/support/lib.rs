@@ -20,6 +20,7 @@ mod mcp_server;
 mod oauth;
 mod postgres;
 mod proxy;
+mod random;
 mod sandboxes;
 mod server;
 
@@ -39,5 +40,6 @@ pub use mcp_server::{FakeMcp, Generation, McpReply};
 pub use oauth::OauthServer;
 pub use postgres::Postgres;
 pub use proxy::{Proxy, Way};
+pub use random::Random;
 pub use sandboxes::{Asked, SandboxDouble};
 pub use server::{Build, Server, install_tls, program};

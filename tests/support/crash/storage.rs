@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use anyhow::{Context, Result};
 
 use super::journal::{Change, Record};
-use super::random::Random;
+use crate::Random;
 
 const SECTOR_BYTES: usize = 512;
 

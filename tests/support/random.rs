@@ -2,11 +2,12 @@
 
 /// A generator of random numbers (SplitMix64).
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
     /// Returns the generator of one purpose under a seed.
-    pub(super) fn new(seed: u64, purpose: u64) -> Random {
+    #[must_use]
+    pub fn new(seed: u64, purpose: u64) -> Random {
         let mut random = Random(seed);
         Random(random.next() ^ purpose.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
@@ -20,12 +21,12 @@ impl Random {
     }
 
     /// Returns a number below `limit`, which is above 0.
-    pub(super) fn below(&mut self, limit: usize) -> usize {
+    pub fn below(&mut self, limit: usize) -> usize {
         (self.share() * limit as f64) as usize
     }
 
     /// Returns a number from 0 up to, but not including, 1.
-    pub(super) fn share(&mut self) -> f64 {
+    pub fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
