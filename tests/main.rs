@@ -13,6 +13,7 @@ mod cli;
 mod console;
 mod crash;
 mod dependencies;
+mod equal_policy;
 mod guides;
 mod hostile;
 mod http;

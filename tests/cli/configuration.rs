@@ -5,88 +5,10 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use support::{Api, FakeGithub, Server};
+use support::{FakeGithub, Server};
 
 use crate::cli::{parsed, succeed, told};
 use crate::world::{World, text};
-
-const BOTS: usize = 20;
-
-/// Creates bots whose bindings differ in roles, scopes and limits.
-async fn populate(world: &World) -> Result<()> {
-    let api = &world.api;
-    let url = world.github.url();
-    let resources = [api.resource("test-echo", "site", &url).await?, api.resource("test-echo", "shop", &url).await?];
-    let roles = [
-        api.role("reader", &["*.read"]).await?,
-        api.role("writer", &["echo.*"]).await?,
-        api.role("nothing", &[]).await?,
-    ];
-    for number in 0..BOTS {
-        let bot = api.bot(&format!("bot {number}: \"quoted\"")).await?;
-        let scopes = json!({ "repos": [format!("acme/{}*", number % 4)] });
-        let (role, resource) = (&roles[number % 3], &resources[number % 2]);
-        let binding = api.bind(&bot, resource, role, &scopes).await?;
-        let change = json!({ "calls_per_minute": 1000 + number, "enabled": number % 7 != 6,
-            "gates": if number % 5 == 0 { json!([{ "operations": ["echo.write"], "action": "deny" }]) } else { json!([]) } });
-        let (status, body) = api.patch(&format!("/api/bots/{bot}/resources/{binding}"), &change).await?;
-        ensure!(status == 200, "{status} {body}");
-    }
-    Ok(())
-}
-
-/// Returns the decisions about the same questions to all bots, by the name of the bot.
-async fn decisions(api: &Api) -> Result<Vec<(String, Value)>> {
-    let (_, bots) = api.get("/api/bots?limit=1000").await?;
-    let mut decisions = Vec::new();
-    for bot in bots["items"].as_array().into_iter().flatten() {
-        for (tool, params) in [
-            ("test_echo_run", json!({ "repo": "acme/0site" })),
-            ("test_echo_run", json!({ "repo": "acme/1site" })),
-            ("test_echo_run", json!({ "repo": "other/site" })),
-            ("test_echo_write", json!({})),
-            ("absent", json!({})),
-        ] {
-            let verdict = api.check(text(&bot["id"]), tool, &params).await?;
-            let said = ["decision", "rule", "message", "reason", "smallest_change"].map(|field| verdict[field].clone());
-            decisions.push((format!("{} {tool} {params}", text(&bot["name"])), json!(said)));
-        }
-    }
-    decisions.sort_by(|(a, _), (b, _)| a.cmp(b));
-    Ok(decisions)
-}
-
-#[tokio::test]
-async fn an_export_makes_an_empty_server_decide_alike() -> Result<()> {
-    let world = World::with(&["test-echo"]).await?;
-    populate(&world).await?;
-    let exported = succeed(&world.server, &["export"]).await?;
-    let mut other = Server::prepare(&["test-echo"])?;
-    other.launch().await?;
-    let file = other.home().join("configuration.yaml");
-    fs::write(&file, &exported)?;
-    let path = file.to_str().unwrap_or_default();
-
-    let plan = succeed(&other, &["apply", path, "--dry-run"]).await?;
-    ensure!(plan.contains(&format!("create 3 roles, {} bots", BOTS + 1)), "{plan}");
-    let (_, bots) = other.api()?.get("/api/bots").await?;
-    assert_eq!(bots["items"], json!([]), "a dry run created bots");
-    succeed(&other, &["apply", path, "--yes"]).await?;
-    assert_eq!(succeed(&other, &["export"]).await?, exported);
-    let (before, after) = (decisions(&world.api).await?, decisions(&other.api()?).await?);
-    let of = |decision: &str| before.iter().filter(|(_, said)| said[0] == decision).count();
-    ensure!(of("allow") > 5 && of("deny") > 5, "the questions do not tell policies apart");
-    assert_eq!(before, after);
-
-    // A repeated apply changes nothing and needs no confirmation.
-    let (_, changes) = other.api()?.get("/api/audit/changes?limit=1000").await?;
-    assert_eq!(
-        told(&other, &["apply", path]).await?,
-        "[stderr]\nthe workspace already has this configuration\n[exit 0]"
-    );
-    assert_eq!(other.api()?.get("/api/audit/changes?limit=1000").await?.1, changes);
-    Ok(())
-}
 
 #[tokio::test]
 async fn the_plan_shows_what_bots_gain_and_lose_and_pruning_deletes() -> Result<()> {
