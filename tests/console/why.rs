@@ -222,7 +222,9 @@ fn prose(text: &str) -> String {
     let mut parts = escaped.split('`');
     let mut shown = parts.next().unwrap_or_default().to_owned();
     while let (Some(code), Some(rest)) = (parts.next(), parts.next()) {
-        shown.push_str(&format!("<code>{code}</code>{rest}"));
+        // Two backticks that enclose nothing stay as they are.
+        let code = if code.is_empty() { "``".to_owned() } else { format!("<code>{code}</code>") };
+        shown.push_str(&format!("{code}{rest}"));
     }
     shown
 }
