@@ -141,8 +141,8 @@ pub(super) struct ExportQuery {
 /// Streams calls, newest first, with one JSON object per line
 ///
 /// With `format=ocsf`, each line is an event of OCSF 1.9.0: a call is an API Activity (6003). For admin and root keys, the
-/// lines include changes, as Entity Management (3004), to which the filters apply too. If the database fails, the
-/// connection is closed before the end of the body.
+/// lines include changes, as Entity Management (3004), to which the filters apply too. If the database fails, or
+/// the key is deleted or rotated, the connection is closed before the end of the body.
 #[utoipa::path(get, path = "/api/audit/export", tag = "audit", params(ExportQuery, AuditFilter),
     responses((status = 200, content_type = "application/jsonl", body = AuditedCall, description = "JSONL")))]
 pub(super) async fn export(
@@ -156,7 +156,7 @@ pub(super) async fn export(
         Some("ocsf") => (ExportFormat::Ocsf, "attachment; filename=\"audit-ocsf.jsonl\""),
         Some(_) => return Err(Problem::invalid_at("format", "expected `calls` or `ocsf`")),
     };
-    let lines = audit::export(&app, &caller, filter.check()?, format);
+    let lines = audit::export(app.0, caller, filter.check()?, format);
     let mut response = Response::new(Body::from_stream(lines));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/jsonl"));

@@ -20,8 +20,8 @@ async fn called() -> Server {
 
 /// Returns the lines that an export has sent, and whether its body has ended without an error. `at_first` runs after the
 /// first line.
-async fn lines(server: &Server, at_first: impl AsyncFnOnce()) -> (usize, bool) {
-    let request = server.request(&server.root, Method::GET, "/api/audit/export?format=ocsf&tool=absent", &[]);
+async fn lines(server: &Server, key: &str, at_first: impl AsyncFnOnce()) -> (usize, bool) {
+    let request = server.request(key, Method::GET, "/api/audit/export?format=ocsf&tool=absent", &[]);
     let response = server.respond(request.body(Body::empty()).unwrap()).await;
     assert_eq!(response.status(), StatusCode::OK);
     let mut body = response.into_body().into_data_stream();
@@ -39,9 +39,21 @@ async fn lines(server: &Server, at_first: impl AsyncFnOnce()) -> (usize, bool) {
 }
 
 #[tokio::test]
-async fn an_export_during_which_the_database_fails_does_not_end_cleanly() {
+async fn an_export_that_is_interrupted_does_not_end_cleanly() {
     let server = called().await;
-    assert_eq!(lines(&server, async || {}).await, (CALLS, true));
-    let (count, is_whole) = lines(&server, async || server.app().store.close().await).await;
+    assert_eq!(lines(&server, &server.root, async || {}).await, (CALLS, true));
+    // The key of the caller ends during the export.
+    let operator = server.key("operator", None).await;
+    let revoked = lines(&server, &operator, async || {
+        let keys = server.ask(&server.root, Method::GET, "/api/keys", None).await.body;
+        let key = keys["items"].as_array().unwrap().iter().find(|key| key["kind"] == "operator").unwrap();
+        let path = format!("/api/keys/{}", key["id"].as_str().unwrap());
+        let deleted = server.ask(&server.root, Method::DELETE, &path, None).await;
+        assert!(deleted.status.is_success(), "{deleted:?}");
+    });
+    let (count, is_whole) = revoked.await;
+    assert!(count < CALLS && !is_whole, "{count} lines, whole: {is_whole}");
+    // The database fails during the export.
+    let (count, is_whole) = lines(&server, &server.root, async || server.app().store.close().await).await;
     assert!(count < CALLS && !is_whole, "{count} lines, whole: {is_whole}");
 }

@@ -2,11 +2,12 @@
 //! have been sent, so its memory does not depend on the number of rows, and it ends when the client goes away.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _, stream};
-use monstrum_store::{AuditRow, CallFilter, Listed, Page, Store, StoreError};
-use monstrum_types::{RequestId, WorkspaceId};
+use monstrum_store::{AuditRow, CallFilter, Listed, Page, StoreError};
+use monstrum_types::{RequestId, with_causes};
 use serde::Serialize;
 
 use super::{ocsf, view};
@@ -26,23 +27,29 @@ pub enum ExportFormat {
     Ocsf,
 }
 
-/// The error of an export during which the database failed. The connection is closed early, so that a client does not
+/// The reason why an export ended early. The connection is closed before the end of the body, so that a client does not
 /// mistake an incomplete export for a complete export.
 #[derive(Debug, thiserror::Error)]
-#[error("the audit could not be read completely")]
-pub struct ExportBroken(#[source] StoreError);
+pub enum ExportBroken {
+    /// The database failed.
+    #[error("the audit could not be read completely")]
+    Unreadable(#[from] StoreError),
+    /// The key of the caller ended during the export.
+    #[error("the API key was deleted or rotated")]
+    Revoked,
+}
 
 /// Streams calls, newest first, with one JSON object per line. In the format OCSF, the lines for admins include changes.
 pub fn export(
-    app: &App,
-    caller: &Operator,
+    app: Arc<App>,
+    caller: Operator,
     filter: CallFilter,
     format: ExportFormat,
-) -> impl Stream<Item = Result<Bytes, ExportBroken>> + Send + use<> {
+) -> impl Stream<Item = Result<Bytes, ExportBroken>> + Send {
     let has_changes = format == ExportFormat::Ocsf && caller.admin().is_ok();
     let export = Export {
-        store: app.store.clone(),
-        workspace: caller.workspace,
+        app,
+        caller,
         filter,
         format,
         calls: Rows::first(),
@@ -59,8 +66,8 @@ pub fn export(
 
 /// A running export.
 struct Export {
-    store: Store,
-    workspace: WorkspaceId,
+    app: Arc<App>,
+    caller: Operator,
     filter: CallFilter,
     format: ExportFormat,
     calls: Rows,
@@ -82,10 +89,9 @@ impl Export {
         if self.has_failed {
             return Ok(None);
         }
-        self.read().await.map_err(|error| {
+        self.read().await.inspect_err(|error| {
             self.has_failed = true;
-            tracing::error!(%error, "an export of the audit was interrupted");
-            ExportBroken(error)
+            tracing::warn!(error = %with_causes(error), "an export of the audit was interrupted");
         })?;
         let newest = |rows: &Rows| rows.waiting.front().map(|row| row.request_id);
         let rows = if newest(&self.calls) >= newest(&self.changes) { &mut self.calls } else { &mut self.changes };
@@ -97,14 +103,21 @@ impl Export {
     }
 
     /// Reads the next page of each list of which all rows were sent.
-    async fn read(&mut self) -> Result<(), StoreError> {
-        if let Some(page) = self.calls.next_page() {
-            let listed = self.store.calls(self.workspace, &self.filter, &page).await?;
-            self.calls = Rows::of(listed);
+    async fn read(&mut self) -> Result<(), ExportBroken> {
+        let (calls, changes) = (self.calls.next_page(), self.changes.next_page());
+        if calls.is_none() && changes.is_none() {
+            return Ok(());
         }
-        if let Some(page) = self.changes.next_page() {
-            let listed = self.store.changes(self.workspace, &self.filter, &page).await?;
-            self.changes = Rows::of(listed);
+        // A slow client may read the export long after its key was revoked.
+        if !self.caller.is_known(&self.app.policy.load(), self.app.clock.now()) {
+            return Err(ExportBroken::Revoked);
+        }
+        let (store, workspace) = (&self.app.store, self.caller.workspace);
+        if let Some(page) = calls {
+            self.calls = Rows::of(store.calls(workspace, &self.filter, &page).await?);
+        }
+        if let Some(page) = changes {
+            self.changes = Rows::of(store.changes(workspace, &self.filter, &page).await?);
         }
         Ok(())
     }
