@@ -105,7 +105,7 @@ impl Document {
             field: FieldPath::default(),
             message: format!("nested deeper than {MANIFEST_DEPTH_MAX} levels"),
         })?;
-        let value = yaml::read(text, MANIFEST_DEPTH_MAX, keys).map_err(|error| DocumentError {
+        let value = yaml::read(text, MANIFEST_DEPTH_MAX, keys, bytes_max).map_err(|error| DocumentError {
             position: error.position,
             field: error.field,
             message: error.message,

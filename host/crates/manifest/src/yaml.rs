@@ -18,6 +18,9 @@ const VALUES_MAX: usize = 200_000;
 /// Maximum size of the text in bytes after aliases are expanded: four times the size of the largest file. Aliases can
 /// repeat a text a few times, but cannot multiply the size of a file.
 const TEXT_BYTES_MAX: usize = 1 << 20;
+/// The number of bytes of the largest file for which one key or value is allowed. Files with many bytes have long lines:
+/// fewer bytes would let a small file with aliases need much memory.
+const BYTES_PER_VALUE: usize = 16;
 /// Keys whose values keep their own keys that start with `x-`, because they are JSON Schemas or arbitrary values.
 const KEPT_WHOLE: [&str; 3] = ["input_schema", "output_schema", "default"];
 
@@ -40,9 +43,13 @@ pub(crate) enum Keys {
     WithoutFree,
 }
 
-/// Reads a YAML text as one JSON value.
-pub(crate) fn read(text: &str, depth_max: usize, keys: Keys) -> Result<Value, YamlError> {
-    let reading = Reading { values: Cell::new(0), bytes: Cell::new(0), depth_max, error: RefCell::new(None) };
+/// Reads a YAML text as one JSON value. Larger limits apply to a kind of document whose files may have more bytes
+/// (`file_bytes_max`) than manifests.
+pub(crate) fn read(text: &str, depth_max: usize, keys: Keys, file_bytes_max: usize) -> Result<Value, YamlError> {
+    let values_max = VALUES_MAX.max(file_bytes_max / BYTES_PER_VALUE);
+    let text_bytes_max = TEXT_BYTES_MAX.max(file_bytes_max);
+    let (values, bytes, error) = (Cell::new(0), Cell::new(0), RefCell::new(None));
+    let reading = Reading { values, values_max, bytes, text_bytes_max, depth_max, error };
     let reader = Reader { reading: &reading, trail: Trail::Root, depth: 0, whole: keys == Keys::All };
     reader.deserialize(serde_yaml::Deserializer::from_str(text)).map_err(|error| {
         let position = error.location().map(|location| (location.line(), location.column()));
@@ -71,7 +78,9 @@ pub(crate) fn locate(text: &str, path: &FieldPath, at_key: bool) -> Option<Posit
 /// The state of one read operation: its budget, and the error that ended it.
 struct Reading {
     values: Cell<usize>,
+    values_max: usize,
     bytes: Cell<usize>,
+    text_bytes_max: usize,
     depth_max: usize,
     error: RefCell<Option<(FieldPath, String)>>,
 }
@@ -87,16 +96,16 @@ impl Reading {
     fn spend<E: serde::de::Error>(&self, field: Trail<'_>, text_bytes: usize) -> Result<(), E> {
         self.values.set(self.values.get() + 1);
         self.bytes.set(self.bytes.get() + text_bytes);
-        if self.values.get() > VALUES_MAX {
+        if self.values.get() > self.values_max {
             return Err(self.fail(
                 field,
-                format!("the file has more than {VALUES_MAX} keys and values after aliases are expanded"),
+                format!("the file has more than {} keys and values after aliases are expanded", self.values_max),
             ));
         }
-        if self.bytes.get() > TEXT_BYTES_MAX {
+        if self.bytes.get() > self.text_bytes_max {
             return Err(self.fail(
                 field,
-                format!("the file has more than {TEXT_BYTES_MAX} bytes of text after aliases are expanded"),
+                format!("the file has more than {} bytes of text after aliases are expanded", self.text_bytes_max),
             ));
         }
         Ok(())
