@@ -81,7 +81,7 @@ async fn oauth_providers_are_exported_without_secrets_and_applied() -> Result<()
     // A secret in the file is refused, and not repeated.
     write(SECRET)?;
     let refused = told(&other, &["apply", "file.yaml", "--yes"]).await?;
-    ensure!(refused.contains("the client secret of the OAuth provider of test-echo: expected env:"), "{refused}");
+    ensure!(refused.contains(": oauth_providers[0].client_secret: expected env:"), "{refused}");
     ensure!(!refused.contains(SECRET) && provider().await?.is_null(), "{refused}");
 
     write("file:secret.txt")?;

@@ -169,14 +169,14 @@ impl Apply {
 }
 
 /// The changes that follow an import.
-struct Rest {
+struct Rest<'a> {
     providers: Providers,
-    credentials: Credentials,
+    credentials: Credentials<'a>,
     pins: Pins,
     pruning: Pruning,
 }
 
-impl Rest {
+impl Rest<'_> {
     fn is_empty(&self) -> bool {
         let Rest { providers, credentials, pins, pruning } = self;
         providers.is_empty() && credentials.is_empty() && pins.is_empty() && pruning.is_empty()

@@ -11,32 +11,36 @@ use super::super::failure::Failure;
 use super::super::fields::Source;
 use super::super::names::{self, Noun};
 use super::super::output;
-use super::document::{Credential, Lines};
+use super::document::{At, Credential, Lines};
 
 /// The credentials of the files, with their secrets.
-pub(super) struct Credentials(Vec<Read>);
+pub(super) struct Credentials<'a>(Vec<Read<'a>>);
 
-struct Read {
+struct Read<'a> {
+    /// The place of the resource in the files.
+    at: At<'a>,
     resource: String,
     method: String,
     fields: BTreeMap<String, Secret>,
 }
 
-impl Credentials {
+impl<'a> Credentials<'a> {
     /// Reads the secrets of all credentials.
-    pub(super) fn read(lines: &Lines) -> Result<Credentials, Failure> {
-        let resources = lines.configurations().flat_map(|configuration| &configuration.resources);
-        let given = resources.filter_map(|resource| Some((&resource.name, resource.credential.as_ref()?)));
-        given.map(|(name, credential)| read(name, credential)).collect::<Result<_, _>>().map(Credentials)
+    pub(super) fn read(lines: &'a Lines) -> Result<Credentials<'a>, Failure> {
+        let given = lines.resources().filter_map(|(at, resource)| Some((at, resource, resource.credential.as_ref()?)));
+        given
+            .map(|(at, resource, credential)| read(at, &resource.name, credential))
+            .collect::<Result<_, _>>()
+            .map(Credentials)
     }
 
     /// Keeps the credentials of resources that lack one or do not exist yet. With `replaces`, keeps all.
-    pub(super) async fn without_present(self, client: &Client, replaces: bool) -> Result<Credentials, Failure> {
+    pub(super) async fn without_present(self, client: &Client, replaces: bool) -> Result<Credentials<'a>, Failure> {
         if replaces || self.0.is_empty() {
             return Ok(self);
         }
         let present = client.items(&["api", "resources"], &[]).await?;
-        let has_one = |read: &Read| {
+        let has_one = |read: &Read<'_>| {
             let resource = present.iter().find(|resource| resource["name"] == *read.resource);
             resource.is_some_and(|resource| !resource["credential"].is_null())
         };
@@ -53,39 +57,45 @@ impl Credentials {
 
     /// Saves the credentials.
     pub(super) async fn set(&self, client: &Client) -> Result<(), Failure> {
-        for Read { resource, method, fields } in &self.0 {
+        for Read { at, resource, method, fields } in &self.0 {
             let id = names::id_of_name(client, Noun::Resource, resource).await?;
             let fields: Map<String, Value> =
                 fields.iter().map(|(name, secret)| (name.clone(), json!(secret.expose()))).collect();
             let body = json!({ "auth_method": method, "fields": fields });
             let saved = client.put(&["api", "resources", &id, "credential"], &body).await;
-            saved.map_err(|failure| failure.about(&format!("the credential of {}", output::plain(resource))))?;
+            saved.map_err(|failure| {
+                failure.about(&format!("{}: the credential of {}", at.place("credential"), output::plain(resource)))
+            })?;
         }
         Ok(())
     }
 }
 
-fn read(resource: &str, credential: &Credential) -> Result<Read, Failure> {
+/// Reads the secrets of the credential of the resource at a place.
+fn read<'a>(at: At<'a>, resource: &str, credential: &Credential) -> Result<Read<'a>, Failure> {
     let mut fields = BTreeMap::new();
     for (name, reference) in &credential.fields {
-        let about = format!("the credential of {}, field {}", output::plain(resource), output::plain(name));
-        fields.insert(name.clone(), secret(reference, &about)?);
+        let secret = secret(reference);
+        let placed = secret.map_err(|failure| failure.about(&at.place(&format!("credential.fields.{name}"))));
+        fields.insert(name.clone(), placed?);
     }
-    Ok(Read { resource: resource.to_owned(), method: credential.method.clone(), fields })
+    Ok(Read { at, resource: resource.to_owned(), method: credential.method.clone(), fields })
 }
 
-/// Reads the secret of a reference. `about` says what the secret is for.
-pub(super) fn secret(reference: &str, about: &str) -> Result<Secret, Failure> {
+/// Reads the secret of a reference.
+pub(super) fn secret(reference: &str) -> Result<Secret, Failure> {
     let source = match reference.split_once(':') {
         Some(("env", variable)) => Source::Variable(variable.to_owned()),
         Some(("file", path)) => Source::File(Path::new(path).to_owned()),
         // The value may be a secret, so the message does not repeat it.
         _ => {
-            let message = format!("{about}: expected env:VARIABLE or file:PATH");
-            return Err(Failure::new(message, "a file must not contain a secret; use a reference"));
+            return Err(Failure::new(
+                "expected env:VARIABLE or file:PATH",
+                "a file must not contain a secret; use a reference",
+            ));
         }
     };
-    source.read().map_err(|failure| failure.about(about))
+    source.read()
 }
 
 #[cfg(test)]
@@ -94,11 +104,16 @@ mod tests {
 
     #[test]
     fn a_secret_in_the_file_is_refused_and_not_repeated() {
-        for value in ["hunter2", "plain:hunter2", ""] {
-            let fields = BTreeMap::from([("token".to_owned(), value.to_owned())]);
-            let credential = Credential { method: "token".to_owned(), fields };
-            let refused = read("tracker", &credential).err().unwrap().sentence();
-            assert!(refused.contains("expected env:VARIABLE") && !refused.contains("hunter2"), "{refused}");
+        for value in ["hunter2", "plain:hunter2", "''"] {
+            let mut lines = Lines::default();
+            let text = format!(
+                "resources:\n  - name: tracker\n    type: github\n    credential:\n      method: token\n      fields:\n        \
+                 token: {value}\n"
+            );
+            assert!(lines.read("a.yaml".to_owned(), text).is_ok());
+            let refused = Credentials::read(&lines).err().unwrap().sentence();
+            let place = "a.yaml:7:16: resources[0].credential.fields.token: expected env:VARIABLE";
+            assert!(refused.starts_with(place) && !refused.contains("hunter2"), "{refused}");
         }
     }
 }

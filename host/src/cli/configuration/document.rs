@@ -235,6 +235,25 @@ struct Place {
     field: String,
 }
 
+/// An object in a file.
+pub(super) struct At<'a> {
+    file: &'a File,
+    field: String,
+}
+
+impl At<'_> {
+    /// Returns the place of the object.
+    fn whole(&self) -> String {
+        let At { file: File { name, text, .. }, field } = self;
+        error_at(name, text, field, "").to_string().trim_end_matches(": ").to_owned()
+    }
+
+    /// Returns the place of a field of the object: `a.yaml:7:5: resources[0].credential`.
+    pub(super) fn place(&self, field: &str) -> String {
+        At { file: self.file, field: format!("{}.{field}", self.field) }.whole()
+    }
+}
+
 impl Lines {
     /// Adds the objects of a file.
     pub(super) fn read(&mut self, name: String, text: String) -> Result<(), Failure> {
@@ -268,6 +287,22 @@ impl Lines {
         self.files.iter().map(|file| &file.configuration)
     }
 
+    /// Returns the resources of all files, each with its place.
+    pub(super) fn resources(&self) -> impl Iterator<Item = (At<'_>, &Resource)> {
+        self.files.iter().flat_map(|file| {
+            let resources = file.configuration.resources.iter().enumerate();
+            resources.map(move |(index, resource)| (At { file, field: format!("resources[{index}]") }, resource))
+        })
+    }
+
+    /// Returns the OAuth providers of all files, each with its place.
+    pub(super) fn providers(&self) -> impl Iterator<Item = (At<'_>, &Provider)> {
+        self.files.iter().flat_map(|file| {
+            let providers = file.configuration.oauth_providers.iter().enumerate();
+            providers.map(move |(index, provider)| (At { file, field: format!("oauth_providers[{index}]") }, provider))
+        })
+    }
+
     /// Returns the body of an import.
     pub(super) fn body(&self) -> String {
         let mut body = String::new();
@@ -286,11 +321,22 @@ impl Lines {
         for error in errors {
             let (path, message) = (output::cell(&error["path"]), output::cell(&error["message"]));
             failure = failure.because(&match self.place(&path) {
-                Some((file, field)) => error_at(&file.name, &file.text, &field, message).to_string(),
+                Some((file, field)) => error_at(&file.name, &file.text, &field, self.with_places(&message)).to_string(),
+                None if path.is_empty() => message,
                 None => format!("{path}: {message}"),
             });
         }
         failure
+    }
+
+    /// Replaces the line of the import at the beginning of a message, such as `line 4 has the same role`, with its place.
+    fn with_places(&self, message: &str) -> String {
+        let number = message.strip_prefix("line ").and_then(|rest| rest.split_once(' '));
+        let found = number.and_then(|(number, rest)| Some((self.place(&format!("line {number}"))?, rest)));
+        found.map_or_else(
+            || message.to_owned(),
+            |((file, field), rest)| format!("{} {rest}", At { file, field }.whole()),
+        )
     }
 
     /// Returns the file and the field of a path such as `line 12: /scope_constraints/repos/0`.
@@ -405,6 +451,27 @@ bots:
         let mut wrong = Lines::default();
         let told = wrong.read("c.yaml".to_owned(), "bots:\n  - name: a\n    colour: red\n".to_owned());
         assert!(told.err().unwrap().sentence().starts_with("c.yaml:3:5: bots[0].colour"));
+    }
+
+    /// The file of a workspace whose bots have long prompts is larger than any manifest.
+    #[test]
+    fn a_file_of_several_mib_can_be_read() {
+        let bot =
+            |number: usize| json!({ "kind": "bot", "name": number.to_string(), "system_prompt": "x".repeat(20 << 10) });
+        let bots: Vec<Value> = (0..200).map(bot).collect();
+        let written = Configuration::of_lines(&bots).ok().unwrap().yaml();
+        assert!(written.len() > 4 << 20 && written.len() < FILE_BYTES_MAX);
+        let mut lines = Lines::default();
+        let read = lines.read("large.yaml".to_owned(), written);
+        assert!(read.is_ok(), "{:?}", read.err().map(|failure| failure.sentence()));
+    }
+
+    #[test]
+    fn two_lines_for_one_object_name_both_places() {
+        let lines = lines("roles:\n  - name: a\n  - name: b\n  - name: a\n");
+        let told = lines.invalid(&[json!({ "path": "line 3", "message": "line 1 has the same role" })]).sentence();
+        let [second, first] = ["a.yaml:4:", ": roles[2]: a.yaml:2:"].map(|part| told.find(part));
+        assert!(second.is_some() && second < first && told.ends_with(": roles[0] has the same role"), "{told}");
     }
 
     #[test]

@@ -52,10 +52,10 @@ impl Providers {
     /// cannot be compared, so that it is set if the provider is written or has none; with `replaces`, always.
     pub(super) async fn plan(lines: &Lines, client: &Client, replaces: bool) -> Result<Providers, Failure> {
         let mut given = Vec::new();
-        for provider in lines.configurations().flat_map(|configuration| &configuration.oauth_providers) {
-            let about =
-                format!("the client secret of the OAuth provider of {}", output::plain(&provider.resource_type));
-            let secret = provider.client_secret.as_ref().map(|reference| secret(reference, &about)).transpose()?;
+        for (at, provider) in lines.providers() {
+            let reference = provider.client_secret.as_ref();
+            let secret = reference.map(|reference| secret(reference)).transpose();
+            let secret = secret.map_err(|failure| failure.about(&at.place("client_secret")))?;
             given.push((provider, secret));
         }
         if given.is_empty() {
