@@ -205,6 +205,50 @@ async fn a_secret_comes_from_a_file_a_variable_or_standard_input() -> Result<()>
     Ok(())
 }
 
+/// No message repeats a secret, and a refused command leaves the credential as it is.
+#[tokio::test]
+async fn a_refused_secret_is_neither_saved_nor_repeated() -> Result<()> {
+    const SECRET: &str = "hunter2-hunter2";
+    let world = World::with(&["test-echo"]).await?;
+    let server = &world.server;
+    let id = world.api.resource("test-echo", "site", &world.github.url()).await?;
+    fs::write(server.home().join("secret.txt"), SECRET)?;
+    let credential = async || {
+        let (_, resource) = world.api.get(&format!("/api/resources/{id}")).await?;
+        anyhow::Ok(resource["credential"].clone())
+    };
+    let set = |fields: &[&str]| {
+        let mut arguments: Vec<String> = ["credential", "set", "site", "--method"].map(str::to_owned).to_vec();
+        arguments
+            .push(if fields.iter().any(|field| field.contains("username")) { "basic" } else { "token" }.to_owned());
+        arguments.extend(fields.iter().flat_map(|field| ["--field".to_owned(), (*field).to_owned()]));
+        arguments
+    };
+    let bare = format!("access_token={SECRET}");
+    let password = format!("password={SECRET}");
+    for (fields, message, hint) in [
+        (&[bare.as_str()][..], "must not be an argument", "--field access_token=@FILE"),
+        (&["username=ann", &password], "must not be an argument", "--field password=env:VARIABLE"),
+        (&[SECRET], "expected NAME=@FILE or NAME=env:VARIABLE", "monstrum credential set --help"),
+        (&["access_token=@absent.txt"], "cannot read absent.txt", "check the path"),
+        (&["access_token=env:MONSTRUM_TEST_ABSENT"], "cannot read the environment variable", "set the variable"),
+        (&["access_token=@secret.txt", "access_token=@secret.txt"], "is set twice", "set each field"),
+    ] {
+        let output = server.command(&set(fields)).await?;
+        let said = format!("{}{}", String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
+        let last = said.trim_end().lines().last().unwrap_or_default();
+        ensure!(!output.status.success() && said.contains(message), "{said}");
+        ensure!(last.starts_with("hint: ") && last.contains(hint) && !said.contains(SECRET), "{said}");
+        assert_eq!(credential().await?, Value::Null, "{said}");
+    }
+    // A field that is not a secret may be an argument beside a secret of a file.
+    let output = server.command(&set(&["username=ann", "password=@secret.txt"])).await?;
+    let said = format!("{}{}", String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
+    ensure!(output.status.success() && !said.contains(SECRET), "{said}");
+    assert_eq!(credential().await?["method"], "basic", "{said}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_call_that_needs_an_approval_names_the_command() -> Result<()> {
     let world = World::with(&["github"]).await?;

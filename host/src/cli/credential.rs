@@ -196,6 +196,10 @@ fn read_fields(schema: &[Value], given: Vec<Assignment>) -> Result<Map<String, V
                 format!("use --field {name}=@FILE or --field {name}=env:VARIABLE, or omit --field to be asked"),
             ));
         }
+        if fields.contains_key(&name) {
+            let message = format!("the field `{}` is set twice", output::plain(&name));
+            return Err(Failure::new(message, "set each field with one --field"));
+        }
         fields.insert(name, json!(source.read()?.expose()));
     }
     if !asks {
@@ -266,6 +270,9 @@ mod tests {
         assert!(refused.contains("must not be an argument") && !refused.contains("hunter2"), "{refused}");
         let fields = read_fields(&schema(), vec!["user=ann".parse().unwrap()]).ok().unwrap();
         assert_eq!(Value::Object(fields), json!({ "user": "ann" }));
+        let twice = ["user=ann", "user=bea"].map(|field| field.parse().unwrap());
+        let twice = read_fields(&schema(), twice.to_vec()).err().unwrap().sentence();
+        assert_eq!(twice, "the field `user` is set twice");
         let unknown = read_fields(&schema(), vec!["tokens=@/etc/hostname".parse().unwrap()]).err().unwrap().sentence();
         assert!(unknown.contains("has no field `tokens`"), "{unknown}");
     }
