@@ -75,7 +75,8 @@ async fn an_export_is_imported_into_another_server_once() -> Result<()> {
     let (from, to) = (workspace(&here.api, "acme").await?, workspace(&there.api, "globex").await?);
     furnish(&from, "https://upstream.example").await?;
     let lines = exported(&from).await?;
-    let first = import(&to, &lines).await?;
+    let mut first = import(&to, &lines).await?;
+    first.as_object_mut().context("the answer is an object")?.remove("plan");
     assert_snapshot!(first, @r#"{"dry_run":false,"workspaces":[{"workspace":"globex","state":"unchanged","created":{"roles":1,"bots":2,"resources":2,"bindings":2},"changed":{"roles":0,"bots":0,"resources":0,"bindings":0},"unchanged":{"roles":0,"bots":0,"resources":0,"bindings":0},"permissions":[{"bot":"triage","gains":[{"kind":"sandbox"},{"kind":"binding","resource":"colleague","role":null,"permissions":{"allowed_operations":["*"]},"scope_constraints":{},"delegate":{"allowed_tools":["test_*"],"scope_constraints":{"repos":["acme/*"]}},"gates":[],"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"expires_at":null}],"loses":[]}],"gates":[],"labels":[],"permissions_left_out":0}]}"#);
     assert_eq!(exported(&to).await?, lines);
 
@@ -165,6 +166,45 @@ async fn a_dry_run_writes_nothing() -> Result<()> {
     let (status, answer) = post(&world.api, "/api/import?dry_run=false", &lines).await?;
     assert_eq!((status, &answer["dry_run"]), (200, &json!(false)));
     Ok(())
+}
+
+/// The plan of a dry run holds for the same lines, as long as the objects that they change are the same.
+#[tokio::test]
+async fn an_import_with_a_plan_makes_the_changes_of_that_dry_run_or_none() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let planned = async |lines: &str| {
+        let (status, answer) = post(&world.api, "/api/import?dry_run", lines).await?;
+        ensure!(status == 200, "{status} {answer}");
+        anyhow::Ok(text(&answer["plan"]).to_owned())
+    };
+    let refused = async |plan: &str, lines: &str| {
+        let state = async || anyhow::Ok((exported(&world.api).await?, changes(&world.api).await?));
+        let before = state().await?;
+        for dry_run in ["false", "true"] {
+            let (status, answer) = post(&world.api, &format!("{IMPORT}?dry_run={dry_run}&plan={plan}"), lines).await?;
+            ensure!(status == 409 && text(&answer["detail"]).contains("nothing was written"), "{status} {answer}");
+        }
+        assert_eq!(state().await?, before, "a refused import changed something");
+        anyhow::Ok(())
+    };
+    let lines = joined(&[bot("new"), role("reader", &["acme/*"])]);
+    let first = planned(&lines).await?;
+    ensure!(first.len() == 64 && planned(&lines).await? == first, "{first}");
+    refused(&first, &joined(&[bot("new"), role("reader", &["*"])])).await?;
+    refused("", &lines).await?;
+    // The role is created after the dry run.
+    let role = made(&world.api, "/api/roles", &json!({ "name": "reader", "allowed_operations": ["echo.*"] })).await?;
+    refused(&first, &lines).await?;
+    let second = planned(&lines).await?;
+    // The role is changed after the dry run.
+    world.api.patch(&format!("/api/roles/{role}"), &json!({ "allowed_operations": [] })).await?;
+    refused(&second, &lines).await?;
+
+    let third = planned(&lines).await?;
+    let (status, answer) = post(&world.api, &format!("{IMPORT}?plan={third}"), &lines).await?;
+    assert_eq!((status, text(&answer["plan"])), (200, third.as_str()), "{answer}");
+    assert_eq!(answer["workspaces"][0]["changed"]["roles"], 1);
+    refused(&third, &lines).await
 }
 
 #[tokio::test]
@@ -295,6 +335,7 @@ async fn objects_without_a_line_stay() -> Result<()> {
     import(&world.api, &joined(&[role("new", &[])])).await?;
     let lines = exported_of(&world.api, "default").await?;
     ensure!(lines.contains("\"kept\"") && lines.contains("\"new\"") && lines.contains("\"tester\""), "{lines}");
-    assert_eq!(import(&world.api, "").await?, json!({ "dry_run": false, "workspaces": [] }));
+    let empty = import(&world.api, "").await?;
+    assert_eq!((&empty["dry_run"], &empty["workspaces"]), (&json!(false), &json!([])));
     Ok(())
 }

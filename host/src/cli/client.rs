@@ -141,9 +141,10 @@ impl Client {
         parsed.map_err(|error| Failure::of("the server's response is not JSON Lines", &error, NOT_MONSTRUM))
     }
 
-    /// Imports the lines of `body`.
-    pub(super) async fn import(&self, body: String, dry_run: bool) -> Result<Imported, Failure> {
+    /// Imports the lines of `body`. With the `plan` of a dry run, the server makes only the changes of that plan.
+    pub(super) async fn import(&self, body: String, dry_run: bool, plan: Option<&str>) -> Result<Imported, Failure> {
         let request = self.request(Method::POST, &["api", "import"]).query(&[("dry_run", dry_run)]);
+        let request = request.query(&plan.map(|plan| ("plan", plan)).as_slice());
         let request = request.header(CONTENT_TYPE, "application/jsonl").body(body);
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         let (status, path, bytes) = self.bytes(response).await?;
@@ -385,6 +386,7 @@ fn hint(status: StatusCode, path: &str) -> &'static str {
         }
         404 => "check the name or id with `list`; also check --workspace",
         412 => "run the command again",
+        409 if path.ends_with("/api/import") => "run the command again",
         409 => "resolve the conflict that the message names",
         413 | 422 => "correct the input that the message names; run the command with `--help` to see valid input",
         429 | 503 => "try again in a moment",

@@ -64,7 +64,8 @@ the digests of their definitions; no other definition is approved:
         get-issue: { digest: sha256:…, effect: read }
 
 The command sets the credential of a resource that has none; --replace-credentials also replaces the others, and the secrets
-of OAuth providers. Objects are matched by name. A repeated command changes nothing.";
+of OAuth providers. Objects are matched by name. A repeated command changes nothing. If another command changes the same
+objects after the plan is shown, this command is refused and applies nothing.";
 
 /// Print the configuration of a workspace as YAML
 #[derive(Args)]
@@ -127,7 +128,7 @@ impl Apply {
         // Secrets are read first, so that a missing secret does not leave a change half done.
         let credentials = Credentials::read(&lines)?;
         let providers = Providers::plan(&lines, &client, self.replace_credentials).await?;
-        let planned = import(&client, &lines, true).await?;
+        let planned = import(&client, &lines, None).await?;
         let shown = Shown::of(&planned);
         let pruning = if self.prune { Pruning::plan(&exported(&client).await?, &lines) } else { Pruning::default() };
         let rest = Rest {
@@ -158,7 +159,8 @@ impl Apply {
             }
             output::confirm("apply these changes?", "check the plan with --dry-run", "nothing was changed")?;
         }
-        let done = import(&client, &lines, false).await?;
+        // The server refuses another plan than the one that was shown.
+        let done = import(&client, &lines, Some(&planned["plan"])).await?;
         // The import is complete. A repeated command does the rest.
         rest.set(&client)
             .await
@@ -208,9 +210,9 @@ impl Rest<'_> {
     }
 }
 
-/// Sends the lines. Reports each invalid line at its place in its file.
-async fn import(client: &Client, lines: &Lines, dry_run: bool) -> Result<Value, Failure> {
-    match client.import(lines.body(), dry_run).await? {
+/// Sends the lines: for a dry run, or to make the changes of a plan. Reports each invalid line at its place in its file.
+async fn import(client: &Client, lines: &Lines, plan: Option<&Value>) -> Result<Value, Failure> {
+    match client.import(lines.body(), plan.is_none(), plan.and_then(Value::as_str)).await? {
         Imported::Done(answer) => Ok(answer),
         Imported::Invalid(errors) => Err(lines.invalid(&errors)),
     }

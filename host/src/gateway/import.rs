@@ -35,6 +35,9 @@ pub(super) struct ImportQuery {
     /// Whether to check the lines and return the changes without making them. `?dry_run` means `?dry_run=true`.
     #[param(value_type = Option<bool>, default = false)]
     dry_run: Option<String>,
+    /// The `plan` of a dry run with the same lines. If the import would make other changes, the answer is 409, and nothing
+    /// is written.
+    plan: Option<String>,
 }
 
 /// Creates and changes the objects that the lines of an export describe
@@ -53,7 +56,7 @@ pub(super) async fn import(
     let dry_run = query.is_dry_run()?;
     let arriving = import::begin(&app, &caller).await?;
     let arriving = in_time(read(arriving, request.into_body()), import::is_awaited).await?;
-    Ok(Json(arriving.finish(&app, dry_run).await?))
+    Ok(Json(arriving.finish(&app, dry_run, query.plan.as_deref()).await?))
 }
 
 impl ImportQuery {

@@ -11,6 +11,9 @@ use crate::gates::Gate;
 #[derive(Serialize, ToSchema)]
 pub struct Import {
     pub dry_run: bool,
+    /// A digest of the lines and of the objects that they change. An import with this `plan` changes the same objects from
+    /// the same states, or nothing.
+    pub plan: String,
     /// The workspaces to which the lines belong.
     pub workspaces: Vec<ImportedWorkspace>,
 }

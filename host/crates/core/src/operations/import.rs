@@ -5,6 +5,9 @@
 //! Objects are matched by name: missing objects are created, objects that differ are changed, and nothing is deleted.
 //! Equal objects are not written, so a repeated import continues where an earlier import ended. No line can contain an
 //! id, a key or a credential.
+//!
+//! A caller can require that an import does what an earlier dry run showed: an import with the `plan` of the dry run is
+//! rejected if the lines or the objects that they change are different.
 
 mod apply;
 mod check;
@@ -20,6 +23,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use monstrum_api::import::{Import, ImportedWorkspace};
+use sha2::{Digest as _, Sha256};
 
 use self::apply::Apply;
 use self::check::Check;
@@ -27,7 +31,7 @@ use self::existing::Existing;
 use self::faults::Faults;
 use self::lines::Reader;
 use self::permissions::{Listing, Shown};
-use self::plan::Plan;
+use self::plan::{Plan, digest};
 use self::targets::{Target, targets};
 use self::turns::Turn;
 use super::{Admin, Caller, OperationError, rules};
@@ -48,6 +52,7 @@ pub struct Arriving {
     caller: Caller,
     reader: Reader,
     part: Vec<u8>,
+    body: Sha256,
     turn: Turn,
 }
 
@@ -56,7 +61,8 @@ pub struct Arriving {
 pub async fn begin(app: &App, caller: &Admin) -> Result<Arriving, OperationError> {
     app.store.require_verified(caller.workspace)?;
     let (turn, caller) = (Turn::begin(caller.workspace).await?, Caller::clone(caller));
-    Ok(Arriving { reader: Reader::new(caller.clone()), caller, part: Vec::new(), turn })
+    let (reader, body) = (Reader::new(caller.clone()), Sha256::new());
+    Ok(Arriving { reader, caller, part: Vec::new(), body, turn })
 }
 
 /// Whether another import waits until an import on this host ends.
@@ -67,6 +73,7 @@ pub fn is_awaited() -> bool {
 impl Arriving {
     /// Reads a part of the body.
     pub async fn read(mut self, part: Bytes) -> Result<Arriving, OperationError> {
+        self.body.update(&part);
         self.part.extend_from_slice(&part);
         if self.part.len() < PART_BYTES { Ok(self) } else { self.parse().await }
     }
@@ -79,9 +86,10 @@ impl Arriving {
     }
 
     /// Checks an import after its whole body was received. Writes the objects unless the import is a dry run. Returns
-    /// the changes that were made or, for a dry run, would be made.
-    pub async fn finish(self, app: &Arc<App>, dry_run: bool) -> Result<Import, OperationError> {
-        let Arriving { caller, reader, mut turn, .. } = self.parse().await?;
+    /// the changes that were made or, for a dry run, would be made. Fails if `expected` is the plan of an earlier dry run
+    /// and this import would make other changes.
+    pub async fn finish(self, app: &Arc<App>, dry_run: bool, expected: Option<&str>) -> Result<Import, OperationError> {
+        let Arriving { caller, reader, mut turn, body, .. } = self.parse().await?;
         let (lines, mut faults) = reader.end()?;
         let targets = targets(app, &caller, lines, &mut faults).await?;
         turn.extend(targets.iter().map(|target| target.row.id))?;
@@ -97,8 +105,15 @@ impl Arriving {
             plans.push(planned);
         }
         faults.check()?;
+        let digest = digest(body, &plans);
+        if expected.is_some_and(|expected| expected != digest) {
+            return Err(OperationError::conflict(
+                "the workspace or the lines were changed after the dry run of this plan; nothing was written; repeat the \
+                 dry run",
+            ));
+        }
         if dry_run {
-            return Ok(shown(dry_run, plans));
+            return Ok(shown(dry_run, digest, plans));
         }
         // The work runs in a separate task, because otherwise rows could be written but not put in force if the caller
         // disconnects.
@@ -107,7 +122,7 @@ impl Arriving {
             let _held = (turn, rooms);
             Apply::new(&app, &caller, &plans).run(&plans).await.map(|()| plans)
         });
-        Ok(shown(dry_run, applying.await.map_err(OperationError::internal)??))
+        Ok(shown(dry_run, digest, applying.await.map_err(OperationError::internal)??))
     }
 }
 
@@ -147,7 +162,7 @@ async fn room(
     }
 }
 
-fn shown(dry_run: bool, plans: Vec<(Target, Plan)>) -> Import {
+fn shown(dry_run: bool, plan: String, plans: Vec<(Target, Plan)>) -> Import {
     let workspaces = plans.into_iter().map(|(target, plan)| {
         let (state, Plan { created, changed, unchanged, permissions, .. }) = (target.state(), plan);
         let Shown { permissions, gates, labels, left_out } = permissions.shown();
@@ -163,5 +178,5 @@ fn shown(dry_run: bool, plans: Vec<(Target, Plan)>) -> Import {
             permissions_left_out: left_out,
         }
     });
-    Import { dry_run, workspaces: workspaces.collect() }
+    Import { dry_run, plan, workspaces: workspaces.collect() }
 }

@@ -269,7 +269,7 @@ impl Check {
         before: Option<&R>,
         faults: &mut Faults,
     ) -> Result<(), OperationError> {
-        match self.plan.write(row, before) {
+        match self.plan.write(number, row, before) {
             Err(error @ StoreError::Nul) => {
                 faults.add(number, "", error.to_string());
                 Ok(())

@@ -4,8 +4,10 @@ use monstrum_api::import::{ImportedCounts, ImportedState};
 use monstrum_store::{BindingRow, BotRow, ConfigurationRow, ResourceRow, RoleRow, RowWrite, StoreError};
 use monstrum_types::UtcMillis;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::permissions::{Differences, Listing};
+use super::targets::Target;
 use crate::operations::change::later_than;
 use crate::policy::pattern_limits::{compiled_bytes, lists_of_binding, lists_of_bot, lists_of_role};
 
@@ -26,6 +28,8 @@ pub(super) struct Plan {
 /// A row to write, with the digests that the audit records.
 pub(super) struct Planned {
     pub(super) write: RowWrite,
+    /// The number of the line.
+    line: usize,
     before: Option<[u8; 32]>,
     after: [u8; 32],
 }
@@ -121,8 +125,8 @@ impl Plan {
         *R::count(&mut self.unchanged) += 1;
     }
 
-    /// Adds a row to write. Fails if one of its texts cannot be stored.
-    pub(super) fn write<R: Row>(&mut self, row: &R, before: Option<&R>) -> Result<(), StoreError> {
+    /// Adds the row of a line to write. Fails if one of its texts cannot be stored.
+    pub(super) fn write<R: Row>(&mut self, line: usize, row: &R, before: Option<&R>) -> Result<(), StoreError> {
         let digest = |row: &R| -> Result<_, StoreError> {
             let row: ConfigurationRow = row.clone().into();
             Ok((row.digest()?, row))
@@ -135,7 +139,21 @@ impl Plan {
         self.bytes = self.bytes.saturating_add(row.pattern_bytes());
         self.replaced_bytes = self.replaced_bytes.saturating_add(before.map_or(0, R::pattern_bytes));
         let write = RowWrite { row: new, before: replaced.map(|(_, updated_at)| updated_at) };
-        self.writes.push(Planned { write, before: replaced.map(|(digest, _)| digest), after });
+        self.writes.push(Planned { write, line, before: replaced.map(|(digest, _)| digest), after });
         Ok(())
     }
+}
+
+/// Returns the digest of plans: of the lines, whose hash is `hash`, and of the objects that they change, as they are before
+/// the import. It does not contain new rows, because their ids and times differ each time.
+pub(super) fn digest(mut hash: Sha256, plans: &[(Target, Plan)]) -> String {
+    for (target, plan) in plans {
+        let (state, name) = (target.state(), &target.row.name);
+        hash.update(format!("\nworkspace {name:?} {state:?}\n"));
+        for Planned { line, before, .. } in &plan.writes {
+            let before = before.map_or_else(|| "new".to_owned(), hex::encode);
+            hash.update(format!("{line} {before}\n"));
+        }
+    }
+    hex::encode(hash.finalize())
 }
