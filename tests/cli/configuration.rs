@@ -219,21 +219,19 @@ async fn an_apply_during_another_import_is_told_and_applies_nothing() -> Result<
     let world = World::with(&[]).await?;
     fs::write(world.server.home().join("file.yaml"), "bots:\n  - name: new\n")?;
     let before = state(&world.api).await?;
-    // An import whose body does not arrive.
+    // An import whose body does not arrive. The server sends 100 when it begins to read the body.
     let address =
         world.server.url().and_then(|url| url.strip_prefix("http://")).context("the server has no address")?;
     let mut import = TcpStream::connect(address).await?;
     let head = format!(
         "POST /api/import HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {}\r\ncontent-type: \
-         application/jsonl\r\ncontent-length: 100\r\n\r\n",
+         application/jsonl\r\ncontent-length: 100\r\nexpect: 100-continue\r\n\r\n",
         world.api.key()
     );
     import.write_all(head.as_bytes()).await?;
-    eventually("the import has begun", async || {
-        let (status, _) = world.api.post("/api/import?dry_run", &json!({})).await?;
-        Ok((status == 409).then_some(()))
-    })
-    .await?;
+    let mut begun = [0; 12];
+    import.read_exact(&mut begun).await?;
+    assert_eq!(&begun, b"HTTP/1.1 100", "the import has not begun");
     for flag in ["--yes", "--dry-run"] {
         let answer = told(&world.server, &["apply", "file.yaml", flag]).await?;
         ensure!(answer.contains("another import into this workspace is running"), "{answer}");
