@@ -458,7 +458,7 @@ bots:
     fn a_file_of_several_mib_can_be_read() {
         let bot =
             |number: usize| json!({ "kind": "bot", "name": number.to_string(), "system_prompt": "x".repeat(20 << 10) });
-        let bots: Vec<Value> = (0..200).map(bot).collect();
+        let bots: Vec<Value> = (0..240).map(bot).collect();
         let written = Configuration::of_lines(&bots).ok().unwrap().yaml();
         assert!(written.len() > 4 << 20 && written.len() < FILE_BYTES_MAX);
         let mut lines = Lines::default();
