@@ -53,20 +53,26 @@ pub(super) fn event(row: AuditRow) -> Value {
 fn call(row: AuditRow) -> Value {
     let Verdict { decision, disposition, .. } = Verdict::of(&row);
     let name = row.tool.clone().or_else(|| row.operation.clone()).unwrap_or_else(|| "unknown".to_owned());
+    let params = json_or_text(row.params.clone());
+    // A key reads the files of a conversation. The parameters of a bot cannot look like that, because its calls have a tool.
+    let key = Some(&params["key_id"]).filter(|key| row.tool.is_none() && key.is_string());
+    let bot = row.bot_id.filter(|_| key.is_none());
+    let target = row.resource_id.map(|resource| json!(resource)).or_else(|| key.map(|_| params["object"].clone()));
+    let source = key.cloned().or_else(|| bot.map(|bot| json!(bot)));
     // The audit does not know whether an operation of a plugin reads or writes.
     let mut event = common(&row, &API_ACTIVITY, OTHER, "Tool Call", &name);
     let own = json!({
-        "actor": actor_of_call(&row),
-        "ai_agent": row.bot_id.map(|bot| json!({ "uid": bot, "instance_uid": row.task_id })),
+        "actor": key.map_or_else(|| actor_of_call(&row), |key| actor_with_key(key, &params["key_kind"])),
+        "ai_agent": bot.map(|bot| json!({ "uid": bot, "instance_uid": row.task_id })),
         "api": {
             "operation": name,
             "service": row.plugin.as_ref().map(|plugin| json!({ "name": plugin })),
-            "request": { "uid": row.request_id, "data": json_or_text(row.params.clone()) },
+            "request": { "uid": row.request_id, "data": &params },
             "response": response(&row),
         },
         // The audit has no network addresses.
-        "src_endpoint": row.bot_id.map_or_else(|| json!({ "name": "unknown" }), |bot| json!({ "uid": bot })),
-        "resources": row.resource_id.map(|resource| json!([{ "uid": resource, "role_id": 1, "role": "Target" }])),
+        "src_endpoint": source.map_or_else(|| json!({ "name": "unknown" }), |source| json!({ "uid": source })),
+        "resources": target.map(|target| json!([{ "uid": target, "role_id": 1, "role": "Target" }])),
         "action_id": decision.0,
         "action": decision.1,
         "disposition_id": disposition.0,
@@ -133,9 +139,10 @@ fn change(row: AuditRow) -> Value {
 
 /// Changes without a key are made by commands on the data folder.
 fn actor_of_change(key: &Value, kind: &Value) -> Value {
-    if key.is_null() {
-        return json!({ "app_name": "monstrum" });
-    }
+    if key.is_null() { json!({ "app_name": "monstrum" }) } else { actor_with_key(key, kind) }
+}
+
+fn actor_with_key(key: &Value, kind: &Value) -> Value {
     let (type_id, caption) = match kind.as_str() {
         Some("root" | "admin") => (2, "Admin"),
         Some(kind) => (OTHER.0, kind),
@@ -257,7 +264,7 @@ fn remove_nulls(value: &mut Value) {
 #[cfg(test)]
 mod tests {
     use monstrum_store::{AuditKind, CHANGE_FLAG};
-    use monstrum_types::{RequestId, UtcMillis, WorkspaceId};
+    use monstrum_types::{BotId, RequestId, UtcMillis, WorkspaceId};
 
     use super::*;
 
@@ -327,6 +334,28 @@ mod tests {
             assert_eq!(event.get(absent), None, "{absent}");
         }
         assert_eq!((&event["time"], &event["unmapped"]["finished_at"]), (&json!(5), &json!(UtcMillis(6))));
+    }
+
+    #[test]
+    fn the_actor_of_a_read_of_files_is_its_key() {
+        let params = r#"{"key_id":"k","key_kind":"operator","object":"s","path":"/workspace"}"#;
+        let read = |tool: Option<&str>| {
+            event(AuditRow {
+                bot_id: Some(BotId::new()),
+                tool: tool.map(str::to_owned),
+                operation: Some("sandbox.read".to_owned()),
+                params: Some(params.to_owned()),
+                ..row(AuditKind::Finished, Some("success"), None)
+            })
+        };
+        let by_key = read(None);
+        let user = json!({ "uid": "k", "credential_uid": "k", "type_id": 99, "type": "operator" });
+        assert_eq!((&by_key["actor"]["user"], &by_key["src_endpoint"]), (&user, &json!({ "uid": "k" })));
+        assert_eq!((by_key.get("ai_agent"), &by_key["resources"][0]["uid"]), (None, &json!("s")));
+        // A bot that sends such parameters stays the actor.
+        let by_bot = read(Some("tool"));
+        assert_eq!(by_bot["actor"]["user"]["uid"], by_bot["unmapped"]["bot_id"]);
+        assert_eq!((by_bot["ai_agent"]["uid"].is_string(), by_bot.get("resources")), (true, None));
     }
 
     #[test]
