@@ -2,6 +2,7 @@
 //!
 //! The module owns the limits of one JSON text. It must not repair a text or guess what it means.
 
+use monstrum_types::json_values;
 use serde_json::Value;
 
 /// The most values in one JSON text. A value takes about 70 bytes in memory but can be two bytes of text, so that a text
@@ -21,27 +22,11 @@ pub enum JsonError {
 
 /// Parses a whole JSON text.
 pub(crate) fn parse(text: &str) -> Result<Value, JsonError> {
-    if has_too_many_values(text.as_bytes()) {
+    // The outermost value is not counted.
+    if json_values(text.as_bytes()) > VALUES_MAX + 1 {
         return Err(JsonError::TooManyValues);
     }
     serde_json::from_str(text).map_err(JsonError::Syntax)
-}
-
-/// Counts the characters outside strings that begin a value. Reads the text once and takes no memory.
-fn has_too_many_values(text: &[u8]) -> bool {
-    let mut values = 0;
-    let mut in_string = false;
-    let mut is_escaped = false;
-    for byte in text {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' if in_string => is_escaped = true,
-            b'"' => in_string = !in_string,
-            b',' | b'[' | b'{' if !in_string => values += 1,
-            _ => {}
-        }
-    }
-    values > VALUES_MAX
 }
 
 #[cfg(test)]

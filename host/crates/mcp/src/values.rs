@@ -1,7 +1,6 @@
-//! A limit on the number of values in a JSON text, which is checked before the text is parsed.
-//!
-//! A parsed value takes many times more memory than its text: three bytes of text can become a hundred bytes. A peer could
-//! otherwise exhaust the memory of the host with messages of a permitted size.
+//! The limit on the number of values in a message, which is checked before the message is parsed.
+
+use monstrum_types::json_values;
 
 /// The maximum number of values in a message: those of a text of 1 MiB that consists of one-digit numbers.
 pub(crate) const VALUES_MAX: usize = 512 << 10;
@@ -13,17 +12,7 @@ pub(crate) fn has_too_many(text: &[u8]) -> bool {
     if text.len() / 2 < VALUES_MAX {
         return false;
     }
-    let (mut values, mut is_in_string, mut is_escaped) = (1_usize, false, false);
-    for byte in text {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' if is_in_string => is_escaped = true,
-            b'"' => is_in_string = !is_in_string,
-            b',' | b'[' | b'{' if !is_in_string => values += 1,
-            _ => {}
-        }
-    }
-    values > VALUES_MAX
+    json_values(text) > VALUES_MAX
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod http;
 mod ids;
 mod invisible;
 mod json_text;
+mod json_values;
 mod keys;
 mod oauth;
 mod params;
@@ -39,6 +40,7 @@ pub use ids::{
 };
 pub use invisible::is_invisible;
 pub use json_text::JsonText;
+pub use json_values::json_values;
 pub use keys::KeyKind;
 pub use oauth::{ClientRegistration, TokenAuth};
 pub use params::{ObjectParams, Params};

@@ -1,10 +1,10 @@
 //! Puts together the fields that the host does not know, over the chunks of a stream.
 //!
-//! Such fields are only sent back, so they must become what the server would have sent in one piece. There is no rule of
-//! the protocol for that. These hold for the servers that are known: null says nothing; objects are merged; elements of
-//! lists with the same `index` and `type` are one element; texts of the fields in [`PIECES`] are pieces of one text. Other
-//! texts of the message are pieces too, unless a chunk repeats the whole; other values inside of objects are repeated
-//! whole.
+//! These fields are only sent back to the server, so the result must equal what the server would have sent without
+//! streaming. The protocol does not define how to merge them. The following rules fit the known servers: null is ignored;
+//! objects are merged; elements of lists with the same `index` and `type` are one element; texts of the fields in
+//! [`PIECES`] are concatenated. Other texts of a message are concatenated too, unless a chunk repeats the whole text. Other
+//! values inside objects replace the earlier value.
 
 use serde_json::{Map, Value};
 
