@@ -2,7 +2,8 @@
 //!
 //! A piece may end at any place in an encoding of a secret. A piece is therefore passed on only up to the first position
 //! from which its end may still become an encoding of a secret, by any later piece. For ordinary text, these are the
-//! last one to three characters. The pieces that are passed on, put together, are the redacted whole text.
+//! last one to three characters. The pieces that are passed on, put together, are the redacted whole text, unless an
+//! encoding is longer than [`ENCODED_BYTES_MAX`] bytes for each byte of a pattern, as with thousands of line breaks in it.
 
 use std::sync::Arc;
 
