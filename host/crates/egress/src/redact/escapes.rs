@@ -27,6 +27,9 @@ pub(super) struct Escapes {
     /// ASCII, so that `&#x2Fabc` is read as `/abc`. HTML parsers read all digits, but the resulting character cannot
     /// occur in a secret if all secrets are ASCII.
     pub(super) short_numbers: bool,
+    /// Whether `\u0000` to `\u0003` is read as the start of an escape `\UNNNNNNNN` whose case was lost. Without it, they
+    /// are control characters, as JSON writes the zeros of UTF-16. A text can be meant in both ways.
+    lost_case: bool,
 }
 
 /// A unit of a text, which is an escape or a plain byte, with its decoded bytes.
@@ -47,7 +50,28 @@ impl Escapes {
     pub(super) fn of(marks: &[u8], short_numbers: bool) -> Option<Self> {
         let last = *marks.last()?;
         let mark = |at: usize| marks.get(at).copied().unwrap_or(last);
-        Some(Escapes { marks: [mark(0), mark(1), mark(2)], short_numbers })
+        Some(Escapes { marks: [mark(0), mark(1), mark(2)], short_numbers, lost_case: false })
+    }
+
+    /// Returns these kinds for text in which the case of `\U` was lost, such as the name of a header. Returns `None` if
+    /// the kinds do not contain these escapes.
+    pub(super) fn with_lost_case(self) -> Option<Self> {
+        self.holds(b'\\').then_some(Escapes { lost_case: true, ..self })
+    }
+
+    /// Returns whether the text may contain escapes that only this set decodes in this way.
+    pub(super) fn are_in(self, text: &[u8]) -> bool {
+        if !self.lost_case {
+            return self.position(text).is_some();
+        }
+        let mut at = 0;
+        while let Some(distance) = position(&text[at..], [b'\\']) {
+            at += distance + 1;
+            if text[at..].starts_with(b"u000") {
+                return true;
+            }
+        }
+        false
     }
 
     /// Returns whether the set contains all kinds.
@@ -73,7 +97,7 @@ impl Escapes {
         match mark {
             b'%' => percent(text),
             b'&' => reference(text, self.short_numbers),
-            _ => backslash(text),
+            _ => backslash(text, self.lost_case),
         }
     }
 
@@ -142,7 +166,7 @@ fn percent(text: &[u8]) -> Option<Unit> {
 }
 
 /// Decodes a backslash escape, as in strings of JSON, JavaScript, Python and Rust.
-fn backslash(text: &[u8]) -> Option<Unit> {
+fn backslash(text: &[u8], lost_case: bool) -> Option<Unit> {
     let [b'\\', kind, rest @ ..] = text else { return None };
     let byte = match kind {
         b'"' | b'\\' | b'/' | b'\'' => *kind,
@@ -153,7 +177,8 @@ fn backslash(text: &[u8]) -> Option<Unit> {
         b'r' => b'\r',
         b'x' => return escaped_byte(text),
         b'u' if rest.first() == Some(&b'{') => return braced(&rest[1..]),
-        b'u' => return code_point_in_lower_case(rest).or_else(|| code_units(rest)),
+        b'u' if lost_case => return code_point_in_lower_case(rest).or_else(|| code_units(rest)),
+        b'u' => return code_units(rest),
         b'U' => return code_point(rest),
         _ => return None,
     };
@@ -166,9 +191,8 @@ fn code_point(text: &[u8]) -> Option<Unit> {
     (digits == NUMBER_DIGITS_MAX).then(|| Unit::character(character, 2 + digits))
 }
 
-/// Like [`code_point`], for text in which the case of `\U` was lost, such as the name of a header. If the text were
-/// read as a `\u` escape, its first four digits would be a control character from U+0000 to U+0003, which does not
-/// occur in secrets.
+/// Like [`code_point`], for text in which the case of `\U` was lost. If the text were read as a `\u` escape, its first
+/// four digits would be a control character from U+0000 to U+0003, which does not occur in secrets.
 fn code_point_in_lower_case(text: &[u8]) -> Option<Unit> {
     matches!(text, [b'0', b'0', b'0', b'0'..=b'3', ..]).then(|| code_point(text))?
 }
@@ -371,8 +395,6 @@ mod tests {
             ("\\u{1F600}", "😀"),
             ("\\u{0000002f}", "/"),
             ("\\U0001f600", "😀"),
-            ("\\u0001f600", "😀"),
-            ("\\u00000021", "!"),
             ("&lt;", "<"),
             ("&lt", "<"),
             ("&apos", "'"),
@@ -390,6 +412,23 @@ mod tests {
         ] {
             assert_eq!(whole(escape).as_deref(), Some(character), "{escape}");
         }
+    }
+
+    #[test]
+    fn an_escape_whose_case_was_lost_is_not_a_control_character() {
+        let escapes = Escapes::of(&MARKS, false).unwrap();
+        let lost = escapes.with_lost_case().unwrap();
+        for (escape, character, control) in [("\\u0001f600", "😀", "\u{1}"), ("\\u00000021", "!", "\0")] {
+            let read = |escapes: Escapes| {
+                let unit = escapes.escape(escape.as_bytes()).unwrap();
+                (String::from_utf8_lossy(unit.decoded()).into_owned(), unit.length)
+            };
+            assert_eq!(read(lost), (character.to_owned(), escape.len()));
+            assert_eq!(read(escapes), (control.to_owned(), "\\u0000".len()));
+            assert!(lost.are_in(escape.as_bytes()) && !lost.are_in(&escape.as_bytes()[1..]));
+        }
+        assert!(!lost.are_in(b"\\u002f") && escapes.are_in(b"\\u002f"));
+        assert!(Escapes::of(b"%", false).unwrap().with_lost_case().is_none());
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Redactor {
     }
 
     fn open_in_escapes(&self, escapes: Escapes, text: &[u8], depth: usize) -> usize {
-        if escapes.position(text).is_none() {
+        if !escapes.are_in(text) {
             // The view is the text.
             return text.len();
         }

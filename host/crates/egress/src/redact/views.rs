@@ -39,6 +39,11 @@ impl View {
         let together: Vec<u8> = together.into_iter().map(|(mark, _)| mark).collect();
         let mut views: Vec<View> = escapes(&together).into_iter().collect();
         views.extend(alone.into_iter().filter_map(|(mark, _)| escapes(&[mark])));
+        let with_lost_case = |view: &View| match view {
+            View::Escapes(escapes) => escapes.with_lost_case().map(View::Escapes),
+            _ => None,
+        };
+        views.extend(views.iter().filter_map(with_lost_case).collect::<Vec<_>>());
         if nature.printable {
             views.extend([View::Even, View::Odd]);
         } else {
@@ -79,7 +84,8 @@ impl View {
             View::Even => Some(text.iter().copied().step_by(2).collect()),
             View::Odd => Some(text.iter().copied().skip(1).step_by(2).collect()),
             View::Wide { big_endian, offset } => Some(decode_utf16(text, big_endian, offset)),
-            View::Escapes(escapes) => unescape(escapes, text, backslashes_max, within),
+            View::Escapes(escapes) if escapes.are_in(text) => unescape(escapes, text, backslashes_max, within),
+            View::Escapes(_) => None,
         }
     }
 
