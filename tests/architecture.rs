@@ -13,6 +13,7 @@ const CRATES: &[&[&str]] = &[
     &["guardian", "vault", "store", "package"],
     &["egress", "runtime", "sandbox", "api", "mcp"],
     &["core", "sandbox-embedded"],
+    &["agent"],
     &["host"],
 ];
 
