@@ -5,11 +5,15 @@
 //! restarts cannot exceed a budget. A charge is never refunded: a call that ran costs the amount in its manifest, even
 //! if it failed. Calls that were refused earlier, and tools without a cost, are not charged.
 
+mod reservation;
+
 use std::sync::Arc;
 
 use monstrum_manifest::Cost;
 use monstrum_store::{Charge, Spent, Store};
 use monstrum_types::{BotId, CallOutcome, Clock, Code, UtcMillis, WorkspaceId};
+
+pub use self::reservation::{OUTPUT_TOKENS_MIN, Price, Reservation, ReserveRequest, Used};
 
 use crate::audit::{AuditUnavailable, Auditor};
 
