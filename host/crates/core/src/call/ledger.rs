@@ -115,6 +115,10 @@ mod tests {
                 monthly_token_budget: Some(budget),
                 gates: None,
                 mcp_subjects: None,
+                model_fallbacks: None,
+                task_limits: None,
+                session_idle_s: None,
+                client_tools: None,
                 created_at: now,
                 updated_at: now,
             };
