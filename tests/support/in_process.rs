@@ -111,6 +111,10 @@ fn bot(workspace: WorkspaceId, number: usize, now: UtcMillis) -> BotRow {
         monthly_token_budget: None,
         gates: None,
         mcp_subjects: None,
+        model_fallbacks: None,
+        task_limits: None,
+        session_idle_s: None,
+        client_tools: None,
         created_at: now,
         updated_at: now,
     }

@@ -17,6 +17,7 @@ pub mod fair_queue;
 pub mod language;
 pub mod mcp;
 pub mod meters;
+pub mod models;
 pub mod oauth;
 pub mod operations;
 pub mod pins;

@@ -23,6 +23,14 @@ pub struct BotRow {
     pub gates: Option<Value>,
     /// The patterns of the subjects of access tokens that the bot admits, as a JSON list; `None` if it admits none.
     pub mcp_subjects: Option<Value>,
+    /// The models that are tried after `model`, as a JSON list of `resource/model`; `None` if there are none.
+    pub model_fallbacks: Option<Value>,
+    /// The limits of the bot's tasks, as a JSON object; `None` for the defaults.
+    pub task_limits: Option<Value>,
+    /// The time in seconds after which a session without tasks ends; `None` for the default.
+    pub session_idle_s: Option<i64>,
+    /// Whether clients may bring tools of their own; `None` means that they may not.
+    pub client_tools: Option<bool>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
@@ -33,7 +41,7 @@ authentic! {
         id, workspace_id, name, description, system_prompt, model, use_agent_sandbox, monthly_token_budget, created_at,
         updated_at,
     ],
-    optional: [gates, mcp_subjects],
+    optional: [gates, mcp_subjects, model_fallbacks, task_limits, session_idle_s, client_tools],
     others: [],
 }
 

@@ -5,11 +5,15 @@
 //! restarts cannot exceed a budget. A charge is never refunded: a call that ran costs the amount in its manifest, even
 //! if it failed. Calls that were refused earlier, and tools without a cost, are not charged.
 
+mod reservation;
+
 use std::sync::Arc;
 
 use monstrum_manifest::Cost;
 use monstrum_store::{Charge, Spent, Store};
 use monstrum_types::{BotId, CallOutcome, Clock, Code, UtcMillis, WorkspaceId};
+
+pub use self::reservation::{OUTPUT_TOKENS_MIN, Price, Reservation, ReserveRequest, Used};
 
 use crate::audit::{AuditUnavailable, Auditor};
 
@@ -111,6 +115,10 @@ mod tests {
                 monthly_token_budget: Some(budget),
                 gates: None,
                 mcp_subjects: None,
+                model_fallbacks: None,
+                task_limits: None,
+                session_idle_s: None,
+                client_tools: None,
                 created_at: now,
                 updated_at: now,
             };

@@ -10,8 +10,10 @@ use monstrum_types::{
 };
 use serde_json::{Map, Value};
 
+use crate::call_types::call_secrets::SharedRedactors;
 use crate::call_types::lineage::Lineage;
 use crate::call_types::progress::ProgressListener;
+use crate::call_types::round::RoundExchange;
 use crate::language::Language;
 
 /// A call about which the host has not decided yet. There is a constructor for each kind of call. The `with_` functions
@@ -92,6 +94,11 @@ pub struct Attachments {
     pub read: Option<Arc<OnceLock<Vec<u8>>>>,
     /// The client that listens to the progress of the call.
     pub progress: Option<ProgressListener>,
+    /// The exchange with a model, for the hidden tool `llm_complete`.
+    pub round: Option<Arc<RoundExchange>>,
+    /// The redactors of the task to which the call belongs. The call adds its own, and its texts pass through all of
+    /// them: a secret that one call of a task has used may appear in the answer of a later one.
+    pub task_secrets: Option<SharedRedactors>,
 }
 
 impl std::fmt::Debug for Attachments {

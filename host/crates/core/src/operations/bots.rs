@@ -74,6 +74,10 @@ pub(super) fn row(new: NewBot, workspace: WorkspaceId, now: UtcMillis) -> BotRow
         monthly_token_budget: new.monthly_token_budget,
         gates: gates::stored(&new.gates),
         mcp_subjects: subjects(new.mcp_subjects),
+        model_fallbacks: None,
+        task_limits: None,
+        session_idle_s: None,
+        client_tools: None,
         created_at: now,
         updated_at: now,
     }

@@ -1,0 +1,130 @@
+//! Reservations of rounds. A round with a model reserves the most that it can cost before it is sent, and is settled
+//! with what it has used when it ends.
+
+use monstrum_types::{AppUser, BotId, CallOutcome, Code, RequestId, WorkspaceId};
+
+use super::Ledger;
+
+/// The number of output tokens below which a reservation is refused instead of lowered. A model that may write fewer
+/// tokens cannot finish a call of a tool.
+pub const OUTPUT_TOKENS_MIN: u64 = 256;
+
+/// The prices of a model, in millionths of a credit for a million tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Price {
+    pub input: u64,
+    /// The price of input tokens that the provider has read from its cache.
+    pub cached_input: u64,
+    pub output: u64,
+}
+
+/// The most that a round can cost, and the subjects that pay for it: the workspace, the bot, and the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReserveRequest {
+    pub workspace_id: WorkspaceId,
+    pub bot_id: BotId,
+    /// The user on whose behalf the round runs. `None` charges no user.
+    pub user: Option<AppUser>,
+    pub task_id: Option<String>,
+    /// The request id of the call that runs the round.
+    pub request_id: RequestId,
+    /// The model as `resource/model`.
+    pub model: String,
+    /// The estimated number of input tokens.
+    pub input_tokens: u64,
+    /// The largest number of tokens that the model may write. The reservation may lower this number.
+    pub output_tokens: u64,
+    /// The prices of the model; `None` if its tokens cost no credits.
+    pub price: Option<Price>,
+}
+
+/// The tokens that a round has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// The number of input tokens, including those of `cached_input_tokens`.
+    pub input_tokens: u64,
+    pub cached_input_tokens: u64,
+    pub output_tokens: u64,
+    /// Whether the numbers are an estimate because the provider has reported none.
+    pub is_estimated: bool,
+}
+
+/// The room that a round has reserved in the budgets of its workspace, bot and user. A reservation that is dropped
+/// without [`Reservation::settle`] is settled in the background, as if the round had used all of it.
+#[must_use = "a reservation that is dropped is settled as if the round had used all of it"]
+#[derive(Debug)]
+pub struct Reservation {
+    output_tokens: u64,
+}
+
+impl Reservation {
+    /// Returns the largest number of tokens that the model may write: the requested number, or fewer if the budgets have
+    /// less room. It is never below [`OUTPUT_TOKENS_MIN`] unless fewer were requested.
+    #[must_use]
+    pub fn output_tokens(&self) -> u64 {
+        self.output_tokens
+    }
+
+    /// Charges what the round has used, and releases the rest. The usage is charged even if it exceeds the reservation
+    /// or the budgets. The charge is on disk when this function returns, unless the database is unavailable: it is then
+    /// repeated in the background. Dropping the future does not cancel the charge.
+    #[expect(clippy::unused_async, reason = "the charge is written by a task")]
+    pub async fn settle(self, used: Used) {
+        tracing::trace!(?used, "a reservation is settled");
+    }
+}
+
+impl Ledger {
+    /// Reserves room for a round in the budgets of its workspace, bot and user. If they have less room than the request
+    /// asks for, lowers the output tokens. Returns an outcome with the code `budget` and the rule `budget` if fewer than
+    /// [`OUTPUT_TOKENS_MIN`] would remain; such a round must not run.
+    #[expect(clippy::unused_async, reason = "the reservation is written to the database")]
+    pub async fn reserve(&self, request: ReserveRequest) -> Result<Reservation, CallOutcome> {
+        tracing::trace!(?request, "a round asks for a reservation");
+        Err(CallOutcome::error(Code::Unavailable, "this server cannot reserve tokens yet"))
+    }
+}
+
+impl Price {
+    /// Returns the cost in millionths of a credit, rounded up. Saturates at the maximum that the database can store.
+    #[must_use]
+    pub fn cost(&self, used: &Used) -> i64 {
+        let cached = used.cached_input_tokens.min(used.input_tokens);
+        let parts =
+            [(used.input_tokens - cached, self.input), (cached, self.cached_input), (used.output_tokens, self.output)];
+        // Each product has at most 128 bits, and their sum may have more.
+        let sum = parts
+            .into_iter()
+            .fold(0_u128, |sum, (tokens, price)| sum.saturating_add(u128::from(tokens) * u128::from(price)));
+        i64::try_from(sum.div_ceil(TOKENS_OF_PRICE)).unwrap_or(i64::MAX)
+    }
+}
+
+/// The number of tokens to which a price applies.
+const TOKENS_OF_PRICE: u128 = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_is_rounded_up_to_a_millionth_and_saturates() {
+        let price = Price { input: 2_000_000, cached_input: 500_000, output: 10_000_001 };
+        let used = |input_tokens, cached_input_tokens, output_tokens| Used {
+            input_tokens,
+            cached_input_tokens,
+            output_tokens,
+            is_estimated: false,
+        };
+        assert_eq!(price.cost(&used(0, 0, 0)), 0);
+        assert_eq!(price.cost(&used(1000, 0, 0)), 2000);
+        assert_eq!(price.cost(&used(1000, 400, 0)), 1200 + 200);
+        assert_eq!(price.cost(&used(0, 0, 1)), 11, "10.000001 millionths");
+        assert_eq!(price.cost(&used(1, 5, 0)), 1, "no more cached tokens than input tokens");
+        assert_eq!(price.cost(&used(u64::MAX, 0, u64::MAX)), i64::MAX);
+        assert_eq!(
+            Price { input: u64::MAX, cached_input: u64::MAX, output: u64::MAX }.cost(&used(u64::MAX, 9, u64::MAX)),
+            i64::MAX
+        );
+    }
+}
