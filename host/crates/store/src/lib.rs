@@ -38,6 +38,7 @@ mod roles;
 mod rows;
 mod sandboxes;
 mod sealed;
+mod tasks;
 mod trust;
 mod usage;
 mod workspaces;
@@ -83,6 +84,10 @@ pub use sandboxes::{
     RunningSandboxes, SandboxFilter, SandboxOutputRow, SandboxOutputsMax, SandboxRow, SandboxSettled, SandboxStatus,
 };
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
+pub use tasks::{
+    EndedStep, InsertedTask, NewSession, SessionFilter, SessionRow, TaskEnd, TaskFilter, TaskProgress, TaskRow, TaskStatus,
+    TaskStepKind, TaskStepRow, TasksMax,
+};
 pub use trust::TrustRow;
 pub use usage::{BotSpent, Charge, Spent, StoreRow, UsageRow};
 pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};

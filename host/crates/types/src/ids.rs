@@ -149,6 +149,8 @@ uuid_id!(/** A sandbox: the Linux machine of one conversation. */ SandboxInstanc
 uuid_id!(/** A tool call. */ RequestId, "request id");
 uuid_id!(/** An approval: the decision of a person about one call. */ ApprovalId, "approval id");
 uuid_id!(/** A tool that the server or the agent behind a resource declares. */ ResourceToolId, "resource tool id");
+uuid_id!(/** A task: the work of a bot on one instruction. */ TaskId, "task id");
+uuid_id!(/** A session: the tasks of one conversation. */ SessionId, "session id");
 
 fn starts_lower_then(text: &str, length_max: usize, more: fn(u8) -> bool) -> bool {
     text.len() <= length_max

@@ -36,7 +36,8 @@ pub use http::{
 };
 pub use ids::{
     ApprovalId, BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, OauthFlowId, OauthProviderId, PluginName,
-    RequestId, ResourceId, ResourceToolId, ResourceTypeId, RoleId, SandboxInstanceId, ToolName, TrustId, WorkspaceId,
+    RequestId, ResourceId, ResourceToolId, ResourceTypeId, RoleId, SandboxInstanceId, SessionId, TaskId, ToolName,
+    TrustId, WorkspaceId,
 };
 pub use invisible::is_invisible;
 pub use json_text::JsonText;

@@ -8,7 +8,9 @@ use sqlx::postgres::PgArguments;
 use sqlx::sqlite::SqliteArguments;
 
 use super::{ColumnValue, Row};
-use crate::{ApprovalKind, ApprovalStatus, AuditKind, FlowStatus, OwnedKind, StoreError};
+use crate::{
+    ApprovalKind, ApprovalStatus, AuditKind, FlowStatus, OwnedKind, StoreError, TaskStatus, TaskStepKind,
+};
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
 pub(crate) enum Arg<'a> {
@@ -195,6 +197,8 @@ ids!(
     SandboxInstanceId,
     ApprovalId,
     ResourceToolId,
+    TaskId,
+    SessionId,
 );
 
 macro_rules! names {
@@ -218,4 +222,15 @@ macro_rules! stored_as_word {
         }
     )+ };
 }
-stored_as_word!(ApprovalKind, ApprovalStatus, AuditKind, DiscoveryStatus, FlowStatus, KeyKind, OwnedKind, PinStatus);
+stored_as_word!(
+    ApprovalKind,
+    ApprovalStatus,
+    AuditKind,
+    DiscoveryStatus,
+    FlowStatus,
+    KeyKind,
+    OwnedKind,
+    PinStatus,
+    TaskStatus,
+    TaskStepKind
+);

@@ -1,0 +1,24 @@
+//! The connection of a call to the task whose step it is.
+
+use std::sync::Arc;
+
+use monstrum_store::StoreRow;
+use monstrum_types::CallOutcome;
+
+/// The step of a task that a call carries out.
+pub trait TaskStep: Send + Sync {
+    /// Returns the rows that record the end of the step. They are written in the transaction of the audit row of the call.
+    /// `has_started` says whether the row `started` of the call is on disk, so that the call may have had effects.
+    fn ended(&self, outcome: &CallOutcome, has_started: bool) -> Vec<StoreRow>;
+}
+
+/// The right of this host to carry out a task. Another host takes the task over when the right has ended.
+pub trait TaskLease: Send + Sync {
+    /// Returns whether the right is in force. A call of the task that has lost it sends nothing.
+    fn is_in_force(&self) -> bool;
+}
+
+/// A shared [`TaskStep`].
+pub type SharedStep = Arc<dyn TaskStep>;
+/// A shared [`TaskLease`].
+pub type SharedLease = Arc<dyn TaskLease>;
