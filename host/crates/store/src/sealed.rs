@@ -21,6 +21,8 @@ pub enum SealedColumn {
     ApprovalParams,
     /// The commands of sandboxes and their outputs.
     SandboxOutputs,
+    /// The data of events.
+    Events,
     /// The keys of the instance, such as the audit keys.
     InstanceKeys,
 }
@@ -65,13 +67,14 @@ struct Statements {
 impl SealedColumn {
     /// All columns, in the order of a rotation. The keys of the instance are last because a host uses them to check
     /// its master key at startup: once they are resealed, all other columns are resealed as well.
-    pub const ALL: [SealedColumn; 7] = [
+    pub const ALL: [SealedColumn; 8] = [
         SealedColumn::Credentials,
         SealedColumn::IdempotencyAnswers,
         SealedColumn::OauthClientSecrets,
         SealedColumn::OauthFlows,
         SealedColumn::ApprovalParams,
         SealedColumn::SandboxOutputs,
+        SealedColumn::Events,
         SealedColumn::InstanceKeys,
     ];
 
@@ -89,6 +92,7 @@ impl SealedColumn {
             SealedColumn::OauthFlows => &OAUTH_FLOWS,
             SealedColumn::ApprovalParams => &APPROVAL_PARAMS,
             SealedColumn::SandboxOutputs => &SANDBOX_OUTPUTS,
+            SealedColumn::Events => &EVENTS,
             SealedColumn::InstanceKeys => &INSTANCE_KEYS,
         }
     }
@@ -176,6 +180,20 @@ const SANDBOX_OUTPUTS: Statements = Statements {
     has_key_version: false,
     count: "select count(*) as value from sandbox_outputs",
     out_of_reach: "select count(*) as value from sandbox_outputs where (request_id > '') is not true",
+};
+
+const EVENTS: Statements = Statements {
+    table: "events",
+    column: "sealed",
+    key: &["id"],
+    bound: &["workspace_id", "event_type", "source_type", "source_id", "bot_id", "root_event_id", "depth", "links"],
+    page: "select id, workspace_id, event_type, source_type, source_id, coalesce(bot_id, '') as bot_id, \
+           root_event_id, cast(depth as text) as depth, links, sealed from events \
+           where id > $1 order by id limit $2",
+    replace: "update events set sealed = $1 where sealed = $2 and id = $3",
+    has_key_version: false,
+    count: "select count(*) as value from events",
+    out_of_reach: "select count(*) as value from events where (id > '') is not true",
 };
 
 const INSTANCE_KEYS: Statements = Statements {

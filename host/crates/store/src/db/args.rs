@@ -195,7 +195,11 @@ ids!(
     SandboxInstanceId,
     ApprovalId,
     ResourceToolId,
+    EventId,
+    WakeClaimId,
 );
+stored_as_text!(WakeKey);
+conversions! { &'a monstrum_types::WakeKey: |key| Arg::from(key.as_str()) }
 
 macro_rules! names {
     ($($name:ident),+) => {
