@@ -14,11 +14,13 @@ mod audit;
 mod batch;
 mod bindings;
 mod bots;
+mod chores;
 mod console;
 mod credentials;
 mod db;
 mod discoveries;
 mod error;
+mod events;
 mod idempotency;
 mod instance;
 mod keys;
@@ -41,6 +43,7 @@ mod sealed;
 mod tasks;
 mod trust;
 mod usage;
+mod wakes;
 mod workspaces;
 
 pub use agent_hosts::{AgentHost, AgentHostRow, AgentPresenceRow};
@@ -60,6 +63,7 @@ pub use console::{ConsoleSessionRow, ConsoleTicketRow};
 pub use credentials::CredentialRow;
 pub use discoveries::{DiscoveryRow, FirstDiscoveryRow};
 pub use error::StoreError;
+pub use events::EventRow;
 pub use idempotency::{Claim, IdempotencyKey, StoredAnswer};
 pub use instance::InstanceKeyRow;
 pub use keys::{KeyKind, KeyRow, KeyUse};
@@ -85,9 +89,10 @@ pub use sandboxes::{
 };
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
 pub use tasks::{
-    EndedStep, InsertedTask, NewSession, SessionFilter, SessionRow, TaskEnd, TaskFilter, TaskProgress, TaskRow, TaskStatus,
-    TaskStepKind, TaskStepRow, TasksMax,
+    EndedStep, InsertedTask, NewSession, SessionFilter, SessionRow, TaskEnd, TaskFilter, TaskProgress, TaskRow,
+    TaskStatus, TaskStepKind, TaskStepRow, TasksMax,
 };
 pub use trust::TrustRow;
 pub use usage::{BotSpent, Charge, Spent, StoreRow, UsageRow};
+pub use wakes::{AfterTurn, CLAIM_MS, DueCount, DueWake, NewClaim, NewWake, WakeClaim, WakeRow};
 pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};

@@ -25,6 +25,8 @@ pub enum SealedColumn {
     Tasks,
     /// The steps of tasks.
     TaskSteps,
+    /// The data of events.
+    Events,
     /// The keys of the instance, such as the audit keys.
     InstanceKeys,
 }
@@ -69,7 +71,7 @@ struct Statements {
 impl SealedColumn {
     /// All columns, in the order of a rotation. The keys of the instance are last because a host uses them to check
     /// its master key at startup: once they are resealed, all other columns are resealed as well.
-    pub const ALL: [SealedColumn; 9] = [
+    pub const ALL: [SealedColumn; 10] = [
         SealedColumn::Credentials,
         SealedColumn::IdempotencyAnswers,
         SealedColumn::OauthClientSecrets,
@@ -78,6 +80,7 @@ impl SealedColumn {
         SealedColumn::SandboxOutputs,
         SealedColumn::Tasks,
         SealedColumn::TaskSteps,
+        SealedColumn::Events,
         SealedColumn::InstanceKeys,
     ];
 
@@ -97,6 +100,7 @@ impl SealedColumn {
             SealedColumn::SandboxOutputs => &SANDBOX_OUTPUTS,
             SealedColumn::Tasks => &TASKS,
             SealedColumn::TaskSteps => &TASK_STEPS,
+            SealedColumn::Events => &EVENTS,
             SealedColumn::InstanceKeys => &INSTANCE_KEYS,
         }
     }
@@ -211,6 +215,20 @@ const TASK_STEPS: Statements = Statements {
     count: "select count(*) as value from task_steps",
     out_of_reach: "select count(*) as value from task_steps \
                    where ((task_id, cast(sequence as text)) > ('', '')) is not true",
+};
+
+const EVENTS: Statements = Statements {
+    table: "events",
+    column: "sealed",
+    key: &["id"],
+    bound: &["workspace_id", "event_type", "source_type", "source_id", "bot_id", "root_event_id", "depth", "links"],
+    page: "select id, workspace_id, event_type, source_type, source_id, coalesce(bot_id, '') as bot_id, \
+           root_event_id, cast(depth as text) as depth, links, sealed from events \
+           where id > $1 order by id limit $2",
+    replace: "update events set sealed = $1 where sealed = $2 and id = $3",
+    has_key_version: false,
+    count: "select count(*) as value from events",
+    out_of_reach: "select count(*) as value from events where (id > '') is not true",
 };
 
 const INSTANCE_KEYS: Statements = Statements {

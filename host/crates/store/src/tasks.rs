@@ -166,8 +166,7 @@ const INSERT: &str = concat!(
      cast($10 as bigint), cast($11 as bigint), cast($12 as bigint), cast($13 as bigint), cast($14 as bigint), $15 \
      from bots where workspace_id = $2 and id = $3"
 );
-const UNENDED_OF_WORKSPACE: &str =
-    "select count(*) as value from tasks where workspace_id = $1 and ended_at is null";
+const UNENDED_OF_WORKSPACE: &str = "select count(*) as value from tasks where workspace_id = $1 and ended_at is null";
 const EXISTS: &str = "select count(*) as value from tasks where id = $1";
 const CANCEL: &str = "update tasks set cancelled_at = $3 \
                       where workspace_id = $1 and id = $2 and ended_at is null and cancelled_at is null";
@@ -275,12 +274,7 @@ impl Store {
     }
 
     /// Records that a task is to be cancelled. Returns `false` if it has ended, is being cancelled or does not exist.
-    pub async fn cancel_task(
-        &self,
-        workspace: WorkspaceId,
-        id: TaskId,
-        now: UtcMillis,
-    ) -> Result<bool, StoreError> {
+    pub async fn cancel_task(&self, workspace: WorkspaceId, id: TaskId, now: UtcMillis) -> Result<bool, StoreError> {
         Ok(self.db.run(CANCEL, args![workspace, id, now]).await? > 0)
     }
 

@@ -3,7 +3,7 @@
 use monstrum_types::{BotId, WorkspaceId};
 
 use crate::db::{Arg, args, from_row, values};
-use crate::{Store, StoreError};
+use crate::{EndedStep, EventRow, NewWake, Store, StoreError};
 
 /// The maximum number of months in a usage report: ten years.
 const MONTHS_MAX: i64 = 120;
@@ -31,6 +31,12 @@ pub enum StoreRow {
     Charge(Charge),
     /// Adds past usage regardless of the budget. The usage is not written if the bot does not exist.
     Usage(Charge),
+    /// Requests a turn. See [`NewWake`] for when the request is not written.
+    Wake(NewWake),
+    /// Inserts an event. The event is not written if its workspace does not exist.
+    Event(Box<EventRow>),
+    /// Ends a step of a task. The end is not written if the claim of the task was replaced.
+    TaskStep(Box<EndedStep>),
 }
 
 /// The usage in one month.
@@ -125,28 +131,36 @@ const OF_TASK: &str = "select month, tokens, credits_millionths, calls from task
     where workspace_id = $1 and bot_id = $2 and task_id = $3 order by month desc limit $4";
 
 impl StoreRow {
-    fn charge(&self) -> &Charge {
-        match self {
-            StoreRow::Charge(charge) | StoreRow::Usage(charge) => charge,
-        }
-    }
-
     /// Returns the sort key of the row. All transactions write their rows in this order, and therefore lock rows in the
     /// same order.
-    pub(crate) fn lock_order(&self) -> BotId {
-        self.charge().bot_id
+    pub(crate) fn lock_order(&self) -> (u8, String) {
+        match self {
+            StoreRow::Charge(charge) | StoreRow::Usage(charge) => (0, charge.bot_id.to_string()),
+            StoreRow::Event(event) => (1, event.id.to_string()),
+            // The row of the task precedes its wake, because the end of a step only reads the wake.
+            StoreRow::TaskStep(step) => (2, format!("{}/{:020}", step.task_id, step.sequence)),
+            StoreRow::Wake(wake) => (3, wake.key.to_string()),
+        }
     }
 
     /// Returns the statements that write the row, in order. If a statement changes nothing, the remaining statements do
     /// not run, and the row is not written.
-    pub(crate) fn statements(&self) -> [(&'static str, Vec<Arg<'_>>); 2] {
-        let Charge { workspace_id, bot_id, task_id, month, tokens, credits_millionths } = self.charge();
-        let of_bot = match self {
-            StoreRow::Charge(_) => CHARGE,
-            StoreRow::Usage(_) => ADD,
-        };
+    pub(crate) fn statements(&self) -> Vec<(&'static str, Vec<Arg<'_>>)> {
+        match self {
+            StoreRow::Charge(charge) => charge.statements(CHARGE),
+            StoreRow::Usage(charge) => charge.statements(ADD),
+            StoreRow::Event(event) => vec![event.statement()],
+            StoreRow::TaskStep(step) => step.statements().into(),
+            StoreRow::Wake(wake) => vec![wake.statement()],
+        }
+    }
+}
+
+impl Charge {
+    fn statements(&self, of_bot: &'static str) -> Vec<(&'static str, Vec<Arg<'_>>)> {
+        let Charge { workspace_id, bot_id, task_id, month, tokens, credits_millionths } = self;
         let task = task_id.as_deref().unwrap_or_default();
-        [
+        vec![
             (of_bot, values![workspace_id, bot_id, month, tokens, credits_millionths]),
             (CHARGE_TASK, values![workspace_id, bot_id, month, tokens, credits_millionths, task]),
         ]

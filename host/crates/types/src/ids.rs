@@ -19,7 +19,7 @@ pub struct InvalidId {
 }
 
 impl InvalidId {
-    fn new(kind: &'static str, text: &str, expected: &'static str) -> Self {
+    pub(crate) fn new(kind: &'static str, text: &str, expected: &'static str) -> Self {
         InvalidId { kind, text: text.chars().take(64).collect(), expected }
     }
 }
@@ -151,6 +151,8 @@ uuid_id!(/** An approval: the decision of a person about one call. */ ApprovalId
 uuid_id!(/** A tool that the server or the agent behind a resource declares. */ ResourceToolId, "resource tool id");
 uuid_id!(/** A task: the work of a bot on one instruction. */ TaskId, "task id");
 uuid_id!(/** A session: the tasks of one conversation. */ SessionId, "session id");
+uuid_id!(/** An event: something that happened, and that can start work. */ EventId, "event id");
+uuid_id!(/** A claim: the right of one host to run one turn. Each claim has a new id. */ WakeClaimId, "claim id");
 
 fn starts_lower_then(text: &str, length_max: usize, more: fn(u8) -> bool) -> bool {
     text.len() <= length_max

@@ -8,9 +8,7 @@ use sqlx::postgres::PgArguments;
 use sqlx::sqlite::SqliteArguments;
 
 use super::{ColumnValue, Row};
-use crate::{
-    ApprovalKind, ApprovalStatus, AuditKind, FlowStatus, OwnedKind, StoreError, TaskStatus, TaskStepKind,
-};
+use crate::{ApprovalKind, ApprovalStatus, AuditKind, FlowStatus, OwnedKind, StoreError, TaskStatus, TaskStepKind};
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
 pub(crate) enum Arg<'a> {
@@ -199,7 +197,11 @@ ids!(
     ResourceToolId,
     TaskId,
     SessionId,
+    EventId,
+    WakeClaimId,
 );
+stored_as_text!(WakeKey);
+conversions! { &'a monstrum_types::WakeKey: |key| Arg::from(key.as_str()) }
 
 macro_rules! names {
     ($($name:ident),+) => {

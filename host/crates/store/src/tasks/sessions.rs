@@ -47,8 +47,7 @@ const PAGE: &str = select!(
     "where workspace_id = $1 and ($2 is null or bot_id = $2) and ($3 is null or app_id = $3) \
      and ($4 is null or user_id = $4) and ($5 = '' or id < $5) order by id desc limit $6"
 );
-const OPEN_OF_CHAT: &str =
-    select!("where workspace_id = $1 and app_id = $2 and chat_id = $3 and expired_at is null");
+const OPEN_OF_CHAT: &str = select!("where workspace_id = $1 and app_id = $2 and chat_id = $3 and expired_at is null");
 const INSERT: &str = "\
     insert into sessions (id, workspace_id, bot_id, app_id, user_id, chat_id, created_at, used_at, expired_at) \
     select $1, workspace_id, id, $4, $5, $6, cast($7 as bigint), cast($7 as bigint), null from bots \

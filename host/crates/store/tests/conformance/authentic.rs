@@ -285,6 +285,9 @@ pub(crate) async fn every_column_is_listed_as_covered_or_left_out(_: &Store, int
     // separate chain), the seals, and the list of changed rows (which is verified against the seals).
     const NEITHER: [&str; 14] = [
         "settings",
+        "wakes",
+        "chores",
+        "events",
         "bot_usage",
         "task_usage",
         "idempotency_keys",
