@@ -8,3 +8,4 @@ pub mod progress;
 pub mod refusal;
 pub mod round;
 pub mod runs_calls;
+pub mod task_step;

@@ -14,6 +14,7 @@ use crate::call_types::call_secrets::SharedRedactors;
 use crate::call_types::lineage::Lineage;
 use crate::call_types::progress::ProgressListener;
 use crate::call_types::round::RoundExchange;
+use crate::call_types::task_step::TaskOfCall;
 use crate::language::Language;
 
 /// A call about which the host has not decided yet. There is a constructor for each kind of call. The `with_` functions
@@ -34,6 +35,7 @@ pub struct IncomingCall {
     lineage: Option<Arc<Lineage>>,
     attachments: Attachments,
     wait_for_approval: Option<Duration>,
+    task: Option<TaskOfCall>,
 }
 
 /// The kind of a call, which determines the code and the caller.
@@ -161,6 +163,7 @@ impl IncomingCall {
             lineage: None,
             attachments: Attachments::default(),
             wait_for_approval: None,
+            task: None,
         }
     }
 
@@ -213,6 +216,12 @@ impl IncomingCall {
         IncomingCall { wait_for_approval: wait, ..self }
     }
 
+    /// Sets the task that the runner carries out with this call.
+    #[must_use]
+    pub fn with_task(self, task: TaskOfCall) -> IncomingCall {
+        IncomingCall { task: Some(task), ..self }
+    }
+
     /// Returns a copy from which child calls are made. The copy has no parameters and no attachments.
     #[must_use]
     pub fn without_params(&self) -> IncomingCall {
@@ -231,6 +240,7 @@ impl IncomingCall {
             key: self.key,
             token_user: self.token_user.clone(),
             lineage: Some(lineage),
+            task: self.task.clone().map(|task| TaskOfCall { step: None, ..task }),
             ..IncomingCall::bot_tool(RequestId::new(), self.workspace, bot, tool, params)
         }
     }
@@ -322,6 +332,11 @@ impl IncomingCall {
     /// Returns the user on whose behalf the call is made.
     pub fn app_user(&self) -> Option<AppUser> {
         self.user().map(|(app, user)| AppUser { app_id: app.to_owned(), user_id: user.to_owned() })
+    }
+
+    /// Returns the task that the runner carries out with this call, or with an ancestor of it.
+    pub fn task(&self) -> Option<&TaskOfCall> {
+        self.task.as_ref()
     }
 
     /// Returns the number of ancestors of the call, which is 0 for a root call.

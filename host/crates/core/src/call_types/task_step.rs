@@ -18,7 +18,16 @@ pub trait TaskLease: Send + Sync {
     fn is_in_force(&self) -> bool;
 }
 
-/// A shared [`TaskStep`].
-pub type SharedStep = Arc<dyn TaskStep>;
-/// A shared [`TaskLease`].
-pub type SharedLease = Arc<dyn TaskLease>;
+/// The task to which a call belongs.
+#[derive(Clone)]
+pub struct TaskOfCall {
+    /// The step that the call carries out. Calls below it carry out no step.
+    pub step: Option<Arc<dyn TaskStep>>,
+    pub lease: Arc<dyn TaskLease>,
+}
+
+impl std::fmt::Debug for TaskOfCall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TaskOfCall")
+    }
+}
