@@ -29,8 +29,8 @@ pub struct BotRow {
     pub task_limits: Option<Value>,
     /// The time in seconds after which a session without tasks ends; `None` for the default.
     pub session_idle_s: Option<i64>,
-    /// Whether clients may bring tools of their own; `None` means that they may not.
-    pub client_tools: Option<bool>,
+    /// 1 if clients may bring tools of their own; `None` if not. See [`BotRow::admits_client_tools`].
+    pub client_tools: Option<i64>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
@@ -49,6 +49,12 @@ const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
 const PAGE: &str = select!("where workspace_id = $1 and id > $2 order by id limit $3");
 
 impl BotRow {
+    /// Returns whether clients may bring tools of their own, which run at the client and are not governed.
+    #[must_use]
+    pub fn admits_client_tools(&self) -> bool {
+        self.client_tools == Some(1)
+    }
+
     /// Returns the row that replaces `old`, unless that was changed since `before`.
     pub(crate) fn over(&self, old: &BotRow, before: UtcMillis) -> Option<BotRow> {
         (old.updated_at == before).then(|| BotRow { created_at: old.created_at, ..self.clone() })

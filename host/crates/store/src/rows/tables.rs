@@ -208,7 +208,7 @@ mod tests {
                 "api_keys: resource_id Text",
                 "roles: gates Text",
                 "bots: gates Text, mcp_subjects Text, model_fallbacks Text, task_limits Text, session_idle_s Int, \
-                 client_tools Flag",
+                 client_tools Int",
                 "resources: labels Text",
                 "bot_resources: gates Text",
                 "oauth_providers: resource_id Text, server Text",
