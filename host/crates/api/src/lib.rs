@@ -35,6 +35,8 @@ pub mod roles;
 pub mod sandbox_files;
 pub mod sandboxes;
 pub mod search;
+pub mod sessions;
+pub mod tasks;
 pub mod tools;
 pub mod trust;
 pub mod workspaces;

@@ -260,6 +260,11 @@ async fn check_task(app: &App, task_id: Option<&str>) -> Result<(), OperationErr
     Ok(())
 }
 
+/// Checks the ids of a conversation, which the caller chooses.
+pub fn check_chat(chat: &Chat) -> Result<(), OperationError> {
+    check_foreign_ids(None, Some(chat))
+}
+
 fn check_foreign_ids(task: Option<&str>, chat: Option<&Chat>) -> Result<(), OperationError> {
     let mut errors = InputErrors::default();
     if let Some(id) = task {
