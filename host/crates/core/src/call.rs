@@ -152,7 +152,7 @@ impl Calls {
         call: IncomingCall,
         cancelled: CancellationToken,
     ) -> Result<UncommittedAnswer, AuditUnavailable> {
-        let secrets = Arc::new(CallSecrets::new(call.lineage().map(|lineage| lineage.secrets.clone())));
+        let secrets = Arc::new(CallSecrets::new(call.shared_redactors()));
         let entry = Arc::new(self.auditor.open(&call, Arc::clone(&secrets))?);
         let has_large_params = is_large(call.params().value());
         let call = FreedBeside::new(Arc::new(call), has_large_params);

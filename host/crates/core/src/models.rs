@@ -3,12 +3,15 @@
 //! The module only reads a snapshot of the policy. Whether a round with a model is permitted is decided by the pipeline
 //! of calls, and the order in which models are tried is the caller's.
 
-use monstrum_llm::{OutputField, ToolSchema};
-use monstrum_types::{BotId, ResourceId, UtcMillis, WorkspaceId};
+use std::collections::HashSet;
+
+use monstrum_llm::request::check_extra;
+use monstrum_llm::{OutputField, RequestError, ToolSchema};
+use monstrum_types::{BotId, InputError, ResourceId, UtcMillis, WorkspaceId};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use crate::plugins::built_in::LLM;
+use crate::plugins::built_in::{LLM, LLM_MODELS};
 use crate::policy::{Binding, Bot, Resource, Snapshot};
 
 /// The maximum number of models that a bot has in addition to its first.
@@ -150,9 +153,49 @@ pub fn candidates(
 
 /// Returns the models of the resource, as its configuration has them.
 pub fn models_of(resource: &Resource) -> Vec<ModelConfig> {
-    let models = resource.config.get("models").and_then(Value::as_array).into_iter().flatten();
+    let models = resource.config.get(LLM_MODELS).and_then(Value::as_array).into_iter().flatten();
     // The configuration was checked when it was saved.
     models.filter_map(|model| ModelConfig::deserialize(model).ok()).collect()
+}
+
+/// Returns the errors of the models of a configuration that the schema of the field cannot express.
+pub fn config_errors(config: &Map<String, Value>) -> Vec<InputError> {
+    let (mut errors, mut names) = (Vec::new(), HashSet::new());
+    let models = config.get(LLM_MODELS).and_then(Value::as_array).into_iter().flatten();
+    for (index, model) in models.enumerate() {
+        let mut add = |place: &str, message: String| {
+            errors.push(InputError { path: format!("/{LLM_MODELS}/{index}{place}"), message });
+        };
+        let model = match ModelConfig::deserialize(model) {
+            Ok(model) => model,
+            Err(error) => {
+                add("", error.to_string());
+                continue;
+            }
+        };
+        if let Err(error) = check_extra(&model.extra) {
+            let field = if let RequestError::OwnField { field } = &error {
+                format!("/{}", escaped(field))
+            } else {
+                String::new()
+            };
+            add(&format!("/extra{field}"), error.to_string());
+        }
+        if model.output_tokens > model.context_tokens {
+            add("/output_tokens", "must not be more than `context_tokens`".to_owned());
+        }
+        for (place, name) in [("/id", Some(&model.id)), ("/alias", model.alias.as_ref())] {
+            if name.is_some_and(|name| !names.insert(name.clone())) {
+                add(place, "another model has this name".to_owned());
+            }
+        }
+    }
+    errors
+}
+
+/// Escapes a key for use in a JSON pointer (RFC 6901).
+fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
 }
 
 fn fallbacks(bot: &Bot) -> impl Iterator<Item = &str> {

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use crate::call_types::call_secrets::SharedRedactors;
 use crate::call_types::lineage::Lineage;
 use crate::call_types::progress::ProgressListener;
-use crate::call_types::round::RoundExchange;
+use crate::call_types::round::{LLM_COMPLETE, RoundExchange};
 use crate::call_types::task_step::TaskOfCall;
 use crate::language::Language;
 
@@ -98,8 +98,9 @@ pub struct Attachments {
     pub progress: Option<ProgressListener>,
     /// The exchange with a model, for the hidden tool `llm_complete`.
     pub round: Option<Arc<RoundExchange>>,
-    /// The redactors of the task to which the call belongs. The call adds its own, and its texts pass through all of
-    /// them: a secret that one call of a task has used may appear in the answer of a later one.
+    /// The redactors of the task to which the call belongs. The call and the calls below it add their own, and their
+    /// texts pass through all of them: a secret that one call of a task has used may appear in the answer of a later one.
+    /// They take the place of the redactors of the call's lineage.
     pub task_secrets: Option<SharedRedactors>,
 }
 
@@ -310,6 +311,12 @@ impl IncomingCall {
         self.lineage.as_ref()
     }
 
+    /// Returns the redactors that the call shares with other calls: those of its task or of its root call.
+    pub fn shared_redactors(&self) -> Option<SharedRedactors> {
+        let of_lineage = || self.lineage.as_ref().map(|lineage| lineage.secrets.clone());
+        self.attachments.task_secrets.clone().or_else(of_lineage)
+    }
+
     pub fn attachments(&self) -> &Attachments {
         &self.attachments
     }
@@ -342,6 +349,12 @@ impl IncomingCall {
     /// Returns the number of ancestors of the call, which is 0 for a root call.
     pub fn depth(&self) -> u8 {
         self.lineage.as_ref().map_or(0, |lineage| lineage.depth)
+    }
+
+    /// Returns whether the call may use the hidden tool of this name: a round with a model has its exchange, and the other
+    /// hidden tools belong to the import `sandbox`.
+    pub fn may_use_hidden(&self, tool: &str) -> bool {
+        if tool == LLM_COMPLETE { self.attachments.round.is_some() } else { self.is_of_sandbox_import() }
     }
 
     /// Returns whether a plugin has made the call through the import `sandbox`.

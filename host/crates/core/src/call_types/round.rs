@@ -6,7 +6,6 @@
 //!
 //! [`Attachments::round`]: super::incoming::Attachments::round
 
-use std::collections::HashSet;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -185,8 +184,9 @@ impl RoundExchange {
         self.has_sent_delta.load(Ordering::Acquire)
     }
 
-    pub(crate) fn deltas(&self) -> Option<&mpsc::Sender<RoundDelta>> {
-        self.deltas.as_ref()
+    /// Returns whether a listener waits for pieces of the answer.
+    pub(crate) fn has_listener(&self) -> bool {
+        self.deltas.is_some()
     }
 
     /// Sends a piece of the answer to the listener.
@@ -203,10 +203,5 @@ impl RoundExchange {
 
     pub(crate) fn fail(&self, failure: RoundFailure) {
         self.failure.get_or_init(|| failure);
-    }
-
-    /// Returns the names of the tools that the model may ask for.
-    pub fn tool_names(&self) -> HashSet<&str> {
-        self.request.tools.iter().map(|tool| tool.name.as_str()).collect()
     }
 }

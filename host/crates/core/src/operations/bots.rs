@@ -111,13 +111,18 @@ pub async fn usage(app: &App, caller: &Operator, id: BotId, task_id: Option<&str
 pub async fn prompt(app: &App, caller: &Caller, language: &Language, id: BotId) -> Result<Prompt, OperationError> {
     caller.may_use(id)?;
     let row = app.store.bot(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("bot"))?;
+    Ok(Prompt { prompt: prompt_of(app, &row, language).await? })
+}
+
+/// Returns the system prompt of the bot in `row`, with the paragraph that the platform appends.
+pub async fn prompt_of(app: &App, row: &BotRow, language: &Language) -> Result<String, OperationError> {
     let paragraph = if row.use_agent_sandbox {
-        let spec = app.sandboxes.spec(caller.workspace).await?;
+        let spec = app.sandboxes.spec(row.workspace_id).await?;
         Some(sandbox_paragraph(app.sandboxes.capabilities(), spec, language.ui_language()))
     } else {
         None
     };
-    Ok(Prompt { prompt: with_sandbox(&row.system_prompt, paragraph.as_deref()) })
+    Ok(with_sandbox(&row.system_prompt, paragraph.as_deref()))
 }
 
 /// Changes a bot.
