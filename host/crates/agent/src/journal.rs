@@ -202,13 +202,7 @@ pub fn place_of_task(
 
 /// Returns the associated data of the sealed record of a step. `request` is empty for a step without a call.
 #[must_use]
-pub fn place_of_step(
-    workspace: WorkspaceId,
-    task: TaskId,
-    sequence: i64,
-    kind: &str,
-    request: &str,
-) -> AssociatedData {
+pub fn place_of_step(workspace: WorkspaceId, task: TaskId, sequence: i64, kind: &str, request: &str) -> AssociatedData {
     AssociatedData::new("task step")
         .with("workspace", &workspace)
         .with("task", &task)

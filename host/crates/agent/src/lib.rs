@@ -7,7 +7,21 @@
 
 #![forbid(unsafe_code)]
 
+mod calls;
+mod following;
 pub mod guards;
+pub mod journal;
+mod live;
 pub mod present;
 pub mod resume;
 pub mod round;
+mod rounds;
+mod runner;
+mod sessions;
+mod state;
+mod tasks;
+
+pub use following::{Delta, Following, TaskEvent};
+pub use live::LiveTasks;
+pub use runner::{Runner, TaskCode};
+pub use tasks::Tasks;

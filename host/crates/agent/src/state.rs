@@ -221,10 +221,14 @@ mod tests {
         let done = StepOutcome { status: Status::Success, code: None, message: None, data: Some("1".to_owned()) };
         state.end(2, done);
         state.close_round();
-        let ids: Vec<&str> = state.messages().iter().filter_map(|message| match message {
-            Message::Tool { call_id, .. } => Some(call_id.as_str()),
-            _ => None,
-        }).collect();
+        let ids: Vec<&str> = state
+            .messages()
+            .iter()
+            .filter_map(|message| match message {
+                Message::Tool { call_id, .. } => Some(call_id.as_str()),
+                _ => None,
+            })
+            .collect();
         assert_eq!((ids, state.answer()), (vec!["a", "b"], None));
         state.add(row(4, TaskStepKind::Round), round("done", &[]));
         assert_eq!((state.answer(), state.used_steps(), state.next_sequence()), (Some("done"), 4, 5));

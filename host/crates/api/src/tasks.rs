@@ -1,6 +1,6 @@
 //! Tasks of bots and their steps.
 
-use monstrum_types::{BotId, KeyId, RequestId, SessionId, TaskId, UtcMillis};
+use monstrum_types::{BotId, JsonText, KeyId, RequestId, SessionId, TaskId, UtcMillis};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -17,7 +17,7 @@ pub struct Task {
     /// `queued`, `running`, `completed`, `failed` or `cancelled`.
     #[schema(example = "running")]
     pub status: String,
-    /// Why the task failed: `steps`, `tokens`, `wall_clock`, `budget`, `stuck`, `model`, `model_output`, `context`,
+    /// Why the task failed: `steps`, `wall_clock`, `budget`, `stuck`, `model`, `model_output`, `context`,
     /// `revoked` or `internal`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
@@ -61,7 +61,7 @@ pub struct TaskStep {
     pub tool: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    pub params: Option<Value>,
+    pub params: Option<JsonText>,
     /// The status of the call. Absent while the call waits or runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
@@ -72,7 +72,7 @@ pub struct TaskStep {
     /// The result of the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    pub result: Option<Value>,
+    pub result: Option<JsonText>,
     /// The text of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
