@@ -14,6 +14,7 @@ mod audit;
 mod batch;
 mod bindings;
 mod bots;
+mod budgets;
 mod console;
 mod credentials;
 mod db;
@@ -55,6 +56,7 @@ pub use audit::{
 pub use batch::{ConfigurationRow, RowWrite};
 pub use bindings::{BindingRow, BoundRow};
 pub use bots::BotRow;
+pub use budgets::{BudgetLimits, BudgetRow, BudgetSubject, BudgetWrite, PayerLimits};
 pub use console::{ConsoleSessionRow, ConsoleTicketRow};
 pub use credentials::CredentialRow;
 pub use discoveries::{DiscoveryRow, FirstDiscoveryRow};
@@ -84,5 +86,7 @@ pub use sandboxes::{
 };
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
 pub use trust::TrustRow;
-pub use usage::{BotSpent, Charge, Spent, StoreRow, UsageRow};
+pub use usage::{
+    BotSpent, Charge, Payer, ReservationRow, Spent, StoreRow, UsageBy, UsageGroup, UsageGroups, UsageRow, Used,
+};
 pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};

@@ -35,8 +35,9 @@ pub use http::{
     REQUEST_HEADERS_MAX, URL_BYTES_MAX,
 };
 pub use ids::{
-    ApprovalId, BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, OauthFlowId, OauthProviderId, PluginName,
-    RequestId, ResourceId, ResourceToolId, ResourceTypeId, RoleId, SandboxInstanceId, ToolName, TrustId, WorkspaceId,
+    ApprovalId, BindingId, BotId, BudgetId, CredentialId, Digest, InvalidId, KeyId, OauthFlowId, OauthProviderId,
+    PluginName, RequestId, ReservationId, ResourceId, ResourceToolId, ResourceTypeId, RoleId, SandboxInstanceId,
+    ToolName, TrustId, WorkspaceId,
 };
 pub use invisible::is_invisible;
 pub use json_text::JsonText;

@@ -8,7 +8,7 @@ use sqlx::postgres::PgArguments;
 use sqlx::sqlite::SqliteArguments;
 
 use super::{ColumnValue, Row};
-use crate::{ApprovalKind, ApprovalStatus, AuditKind, FlowStatus, OwnedKind, StoreError};
+use crate::{ApprovalKind, ApprovalStatus, AuditKind, BudgetSubject, FlowStatus, OwnedKind, StoreError};
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
 pub(crate) enum Arg<'a> {
@@ -147,6 +147,7 @@ conversions! {
     &Option<serde_json::Value>: |json| Arg::Text(json.as_ref().map(|json| Cow::Owned(json.to_string()))),
     &ApprovalKind: |kind| Arg::from(kind.as_str()),
     &ApprovalStatus: |status| Arg::from(status.as_str()),
+    &BudgetSubject: |subject| Arg::from(subject.as_str()),
     &DiscoveryStatus: |status| Arg::from(status.as_str()),
     &KeyKind: |kind| Arg::from(kind.as_str()),
     &PinStatus: |status| Arg::from(status.as_str()),
@@ -195,6 +196,8 @@ ids!(
     SandboxInstanceId,
     ApprovalId,
     ResourceToolId,
+    BudgetId,
+    ReservationId,
 );
 
 macro_rules! names {
@@ -218,4 +221,14 @@ macro_rules! stored_as_word {
         }
     )+ };
 }
-stored_as_word!(ApprovalKind, ApprovalStatus, AuditKind, DiscoveryStatus, FlowStatus, KeyKind, OwnedKind, PinStatus);
+stored_as_word!(
+    ApprovalKind,
+    ApprovalStatus,
+    AuditKind,
+    BudgetSubject,
+    DiscoveryStatus,
+    FlowStatus,
+    KeyKind,
+    OwnedKind,
+    PinStatus
+);
