@@ -35,7 +35,7 @@ use monstrum_core::audit::{Auditor, Feed, HEADS_FILE, Heads};
 use monstrum_core::call::Calls;
 use monstrum_core::call::admission::Lanes;
 use monstrum_core::call::execute::{BuiltIn, Executor};
-use monstrum_core::call::ledger::Ledger;
+use monstrum_core::call::ledger::{Ledger, Payers};
 use monstrum_core::console_sessions::ConsoleSessions;
 use monstrum_core::credentials::Refresher;
 use monstrum_core::mcp::Mcp;
@@ -170,7 +170,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         auditor.clone(),
         public_base_url,
     );
-    let ledger = Ledger::new(data.store.clone(), auditor.clone(), Arc::clone(&clock));
+    let ledger = ledger(&data, &auditor, &policy, &clock).await?;
     let lanes = Lanes::new(settings.calls_at_once);
     let (sandboxes, sandbox_outputs) = sandboxes::open(&settings, &data, Arc::clone(&clock), outside.sandboxes).await;
     let pins = Pins::new(store.clone(), auditor.clone(), Arc::clone(&policy), Arc::clone(&clock), data.node.clone());
@@ -180,7 +180,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let access_tokens = settings.mcp_issuer.clone();
     let access_tokens = access_tokens.map(|issuer| AccessTokens::new(issuer, egress.clone(), Arc::clone(&clock)));
     let built_in = built_in(&sandboxes, &sandbox_outputs, &agents, &mcp);
-    let executor = Executor::new(egress, lanes, settings.ceilings, ledger, built_in);
+    let executor = Executor::new(egress, lanes, settings.ceilings, Arc::clone(&ledger), built_in);
     let approvals = Arc::new(Approvals::new(
         store.clone(),
         Arc::clone(vault),
@@ -216,6 +216,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         file_turns: FileTurns::default(),
         pattern_room,
         approvals,
+        ledger,
         pins,
         agents,
         mcp,
@@ -233,6 +234,21 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let served = tokio::spawn(server);
     let (admin_key, shutdown_grace) = (data.admin_key, settings.shutdown_grace);
     Ok(Running { address, base_url, admin_key, app, shutdown_grace, stop, served, audited, chores, _data: data.lock })
+}
+
+/// Opens the ledger, and settles the reservations that an earlier run of this host has left.
+async fn ledger(
+    data: &Data,
+    auditor: &Auditor,
+    policy: &Arc<Policy>,
+    clock: &Arc<dyn Clock>,
+) -> Result<Arc<Ledger>, BootError> {
+    let policy = Arc::clone(policy);
+    let limits =
+        Box::new(move |payers: Payers<'_>| policy.load().payer_limits(payers.workspace, payers.bot, payers.user));
+    let ledger = Ledger::new(data.store.clone(), auditor.clone(), limits, Arc::clone(clock), data.node.clone());
+    ledger.settle_lost().await?;
+    Ok(Arc::new(ledger))
 }
 
 /// Returns what runs the tools of the built-in types.
@@ -337,6 +353,9 @@ impl Running {
         app.agents.announce_end();
         app.calls.shut_down(shutdown_grace).await;
         app.agents.shut_down().await;
+        if tokio::time::timeout(FLUSH_MAX, app.ledger.shut_down()).await.is_err() {
+            tracing::warn!("the shutdown timed out settling reservations; the next start settles them as a whole");
+        }
         if !served.is_finished() && tokio::time::timeout(FLUSH_MAX, &mut served).await.is_err() {
             served.abort();
         }
@@ -493,6 +512,9 @@ async fn purge(app: Arc<App>, stop: CancellationToken) {
         }
         if let Err(error) = app.approvals.purge().await {
             tracing::warn!(%error, "cannot delete the data of approvals that ended long ago");
+        }
+        if let Err(error) = app.ledger.settle_expired().await {
+            tracing::warn!(%error, "cannot settle the reservations of dead hosts");
         }
         if let Err(error) = app.policy.forget_changes().await {
             tracing::warn!(%error, "cannot delete change notifications that are older than an hour");

@@ -14,6 +14,7 @@ mod audit;
 mod batch;
 mod bindings;
 mod bots;
+mod budgets;
 mod chores;
 mod console;
 mod credentials;
@@ -59,6 +60,7 @@ pub use audit::{
 pub use batch::{ConfigurationRow, RowWrite};
 pub use bindings::{BindingRow, BoundRow};
 pub use bots::BotRow;
+pub use budgets::{BudgetLimits, BudgetRow, BudgetSubject, BudgetWrite, PayerLimits};
 pub use console::{ConsoleSessionRow, ConsoleTicketRow};
 pub use credentials::CredentialRow;
 pub use discoveries::{DiscoveryRow, FirstDiscoveryRow};
@@ -93,6 +95,8 @@ pub use tasks::{
     TaskStatus, TaskStepKind, TaskStepRow, TasksMax,
 };
 pub use trust::TrustRow;
-pub use usage::{BotSpent, Charge, Spent, StoreRow, UsageRow};
+pub use usage::{
+    BotSpent, Charge, Payer, ReservationRow, Spent, StoreRow, UsageBy, UsageGroup, UsageGroups, UsageRow, Used,
+};
 pub use wakes::{AfterTurn, CLAIM_MS, DueCount, DueWake, NewClaim, NewWake, WakeClaim, WakeRow};
 pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};

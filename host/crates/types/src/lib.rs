@@ -36,9 +36,9 @@ pub use http::{
     REQUEST_HEADERS_MAX, URL_BYTES_MAX,
 };
 pub use ids::{
-    ApprovalId, BindingId, BotId, CredentialId, Digest, EventId, InvalidId, KeyId, OauthFlowId, OauthProviderId,
-    PluginName, RequestId, ResourceId, ResourceToolId, ResourceTypeId, RoleId, SandboxInstanceId, SessionId, TaskId,
-    ToolName, TrustId, WakeClaimId, WorkspaceId,
+    ApprovalId, BindingId, BotId, BudgetId, CredentialId, Digest, EventId, InvalidId, KeyId, OauthFlowId,
+    OauthProviderId, PluginName, RequestId, ReservationId, ResourceId, ResourceToolId, ResourceTypeId, RoleId,
+    SandboxInstanceId, SessionId, TaskId, ToolName, TrustId, WakeClaimId, WorkspaceId,
 };
 pub use invisible::is_invisible;
 pub use json_text::JsonText;

@@ -64,7 +64,7 @@ pub struct Executor {
     lanes: Lanes,
     checks: Arc<Checks>,
     ceilings: Ceilings,
-    ledger: Ledger,
+    ledger: Arc<Ledger>,
     built_in: BuiltIn,
     rounds: Rounds,
     rates: Rates,
@@ -80,7 +80,7 @@ pub struct BuiltIn {
 
 impl Executor {
     /// Creates an executor whose requests go through `egress`, and whose built-in tools run in `built_in`.
-    pub fn new(egress: Egress, lanes: Lanes, ceilings: Ceilings, ledger: Ledger, built_in: BuiltIn) -> Executor {
+    pub fn new(egress: Egress, lanes: Lanes, ceilings: Ceilings, ledger: Arc<Ledger>, built_in: BuiltIn) -> Executor {
         let (checks, rates) = (Arc::new(Checks::new()), Rates::new(DefaultClock::default()));
         let rounds = Rounds::new(egress.clone());
         Executor { egress, lanes, checks, ceilings, ledger, built_in, rounds, rates }
@@ -302,7 +302,7 @@ impl Executor {
         let Execution { call, target, .. } = *execution;
         let bot = call.bot()?;
         let cost = target.tool()?.manifest.cost.filter(|cost| !cost.is_nothing())?;
-        self.ledger.charge(call.workspace(), bot, call.task_id(), cost).await
+        self.ledger.charge((call.workspace(), bot, call.app_user()), call.task_id(), cost).await
     }
 
     /// Runs a built-in tool under the time limit of the call.

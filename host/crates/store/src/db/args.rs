@@ -8,7 +8,9 @@ use sqlx::postgres::PgArguments;
 use sqlx::sqlite::SqliteArguments;
 
 use super::{ColumnValue, Row};
-use crate::{ApprovalKind, ApprovalStatus, AuditKind, FlowStatus, OwnedKind, StoreError, TaskStatus, TaskStepKind};
+use crate::{
+    ApprovalKind, ApprovalStatus, AuditKind, BudgetSubject, FlowStatus, OwnedKind, StoreError, TaskStatus, TaskStepKind,
+};
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
 pub(crate) enum Arg<'a> {
@@ -147,6 +149,7 @@ conversions! {
     &Option<serde_json::Value>: |json| Arg::Text(json.as_ref().map(|json| Cow::Owned(json.to_string()))),
     &ApprovalKind: |kind| Arg::from(kind.as_str()),
     &ApprovalStatus: |status| Arg::from(status.as_str()),
+    &BudgetSubject: |subject| Arg::from(subject.as_str()),
     &DiscoveryStatus: |status| Arg::from(status.as_str()),
     &KeyKind: |kind| Arg::from(kind.as_str()),
     &PinStatus: |status| Arg::from(status.as_str()),
@@ -199,6 +202,8 @@ ids!(
     SessionId,
     EventId,
     WakeClaimId,
+    BudgetId,
+    ReservationId,
 );
 stored_as_text!(WakeKey);
 conversions! { &'a monstrum_types::WakeKey: |key| Arg::from(key.as_str()) }
@@ -228,6 +233,7 @@ stored_as_word!(
     ApprovalKind,
     ApprovalStatus,
     AuditKind,
+    BudgetSubject,
     DiscoveryStatus,
     FlowStatus,
     KeyKind,
