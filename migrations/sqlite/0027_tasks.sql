@@ -49,7 +49,6 @@ create index tasks_page on tasks (workspace_id, id);
 create index tasks_bot on tasks (bot_id, id);
 create index tasks_session on tasks (session_id, id);
 create index tasks_unended on tasks (workspace_id) where ended_at is null;
-create index tasks_cancelled on tasks (id) where cancelled_at is not null and ended_at is null;
 create index tasks_ended on tasks (ended_at) where ended_at is not null;
 
 -- The steps of tasks: rounds with models and calls of tools.

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::boot::{AUDIT_KEYS, Data};
 use crate::config::MasterKeyPlace;
+use monstrum_agent::journal;
 use monstrum_core::approvals;
 use monstrum_core::credentials::{self, GivenFor};
 use monstrum_core::events;
@@ -298,6 +299,20 @@ fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
             let cause = (root_event.parse().ok()?, depth.as_str());
             Some(events::place(ids, event_type, (source_type, source_id), bot, cause, links))
         }
+        (SealedColumn::Tasks, [id], [workspace, bot, session, key]) => Some(journal::place_of_task(
+            workspace.parse().ok()?,
+            id.parse().ok()?,
+            bot.parse().ok()?,
+            session.parse().ok()?,
+            key.parse().ok()?,
+        )),
+        (SealedColumn::TaskSteps, [task, sequence], [workspace, kind, request]) => Some(journal::place_of_step(
+            workspace.parse().ok()?,
+            task.parse().ok()?,
+            sequence.parse().ok()?,
+            kind,
+            request,
+        )),
         (SealedColumn::InstanceKeys, [name, version], []) if name == ROW_KEY => {
             Some(RowKey::place(version.parse().ok()?))
         }

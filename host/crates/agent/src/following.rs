@@ -112,8 +112,8 @@ impl Tasks {
 }
 
 impl Following {
-    /// Waits for the next event. Returns `None` after the end of the task, and when the key of the caller is deleted or
-    /// rotated.
+    /// Waits for the next event. Returns `None` after the end of the task, when the key of the caller is deleted or
+    /// rotated, and when the host stops.
     ///
     /// # Errors
     ///
@@ -127,7 +127,12 @@ impl Following {
             if self.is_ended || !self.caller.is_known(&app.policy.load(), app.clock.now()) {
                 return Ok(None);
             }
-            match tokio::time::timeout(READ_INTERVAL, self.live.recv()).await {
+            let closed = self.tasks.closed.clone();
+            let heard = tokio::select! {
+                heard = tokio::time::timeout(READ_INTERVAL, self.live.recv()) => heard,
+                () = closed.cancelled() => return Ok(None),
+            };
+            match heard {
                 Ok(Ok(LiveEvent::Delta { step, channel, text })) => {
                     // The pieces of a step that was read whole are late.
                     if step > self.after {

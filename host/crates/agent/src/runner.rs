@@ -236,7 +236,7 @@ impl Runner {
             Err(_) => row.sealed.clone(),
         };
         let end = TaskEnd { task_id: row.id, status, code, ended_at: now, sealed };
-        Ok(app.store.end_task(turn.claim(), &end, &event, now).await?)
+        Ok(app.store.end_task(turn.claim(), &end, &event).await?)
     }
 }
 

@@ -17,6 +17,8 @@ use monstrum_store::{
 };
 use monstrum_types::{BotId, InputError, JsonText, SessionId, TaskId, UtcMillis, WakeKey, WakeKind};
 
+use tokio_util::sync::CancellationToken;
+
 use crate::journal::{self, JournalError, Limits, StepContent, TaskContent};
 use crate::live::LiveTasks;
 
@@ -42,6 +44,7 @@ pub struct Tasks {
     pub(crate) app: Arc<App>,
     engine: Arc<dyn Engine>,
     pub(crate) live: Arc<LiveTasks>,
+    pub(crate) closed: CancellationToken,
 }
 
 /// The session of a new task.
@@ -54,7 +57,12 @@ impl Tasks {
     /// Creates the operations of the host `app`. `live` are the tasks of its runner.
     #[must_use]
     pub fn new(app: Arc<App>, engine: Arc<dyn Engine>, live: Arc<LiveTasks>) -> Tasks {
-        Tasks { app, engine, live }
+        Tasks { app, engine, live, closed: CancellationToken::new() }
+    }
+
+    /// Ends the streams of all listeners, because the host stops.
+    pub fn close(&self) {
+        self.closed.cancel();
     }
 
     /// Checks whether the caller may start tasks of a bot. Interfaces call this before they read an input.

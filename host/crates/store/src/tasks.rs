@@ -170,8 +170,6 @@ const UNENDED_OF_WORKSPACE: &str = "select count(*) as value from tasks where wo
 const EXISTS: &str = "select count(*) as value from tasks where id = $1";
 const CANCEL: &str = "update tasks set cancelled_at = $3 \
                       where workspace_id = $1 and id = $2 and ended_at is null and cancelled_at is null";
-const CANCELLED: &str =
-    "select id as value from tasks where cancelled_at is not null and ended_at is null order by id limit $1";
 const STEPS: &str = "select task_id, sequence, workspace_id, kind, request_id, tool, effect, status, started_at, \
                      ended_at, sealed from task_steps where workspace_id = $1 and task_id = $2 and sequence > $3 \
                      order by sequence limit $4";
@@ -253,7 +251,8 @@ impl Store {
     ) -> Result<Listed<TaskRow, TaskId>, StoreError> {
         let TaskFilter { bot, status, session } = filter;
         let status = status.map(TaskStatus::as_str);
-        let values = args![workspace, bot, status, session, &page.after(), page.rows()];
+        let after = page.after();
+        let values = args![workspace, bot, status, session, &after, page.rows()];
         Ok(page.of(self.db.all(PAGE, values).await?, |row: &TaskRow| row.id))
     }
 
@@ -276,11 +275,6 @@ impl Store {
     /// Records that a task is to be cancelled. Returns `false` if it has ended, is being cancelled or does not exist.
     pub async fn cancel_task(&self, workspace: WorkspaceId, id: TaskId, now: UtcMillis) -> Result<bool, StoreError> {
         Ok(self.db.run(CANCEL, args![workspace, id, now]).await? > 0)
-    }
-
-    /// Returns the tasks of all workspaces that are to be cancelled and have not ended.
-    pub async fn tasks_to_cancel(&self, limit: u32) -> Result<Vec<TaskId>, StoreError> {
-        self.db.all(CANCELLED, args![i64::from(limit)]).await
     }
 
     /// Deletes the tasks that ended before a time, with their steps. Returns the number of tasks.

@@ -94,7 +94,8 @@ impl Store {
         page: &Page<SessionId>,
     ) -> Result<Listed<SessionRow, SessionId>, StoreError> {
         let SessionFilter { bot, app, user } = filter;
-        let values = args![workspace, *bot, app, user, &page.after(), page.rows()];
+        let after = page.after();
+        let values = args![workspace, *bot, app, user, &after, page.rows()];
         Ok(page.of(self.db.all(PAGE, values).await?, |row: &SessionRow| row.id))
     }
 

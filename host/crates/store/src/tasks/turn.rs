@@ -2,7 +2,7 @@
 
 use monstrum_types::{RequestId, TaskId, UtcMillis, WakeClaimId, WakeKey, WorkspaceId};
 
-use super::{TaskRow, TaskStatus, TaskStepRow, select_tasks};
+use super::{TaskRow, TaskStatus, TaskStepRow, select_tasks, task_columns};
 use crate::db::{Arg, Session, args, retry, values};
 use crate::wakes::{AfterTurn, WakeClaim, confirm_claim, end_turn};
 use crate::{EventRow, Store, StoreError};
@@ -145,7 +145,6 @@ impl Store {
         claim: &WakeClaim,
         end: &TaskEnd,
         event: &EventRow,
-        now: UtcMillis,
     ) -> Result<AfterTurn, StoreError> {
         retry!(async {
             let mut session = self.db.write().await?;
@@ -154,7 +153,7 @@ impl Store {
             if session.run(END, values).await? > 0 {
                 event.insert(&mut session).await?;
             }
-            let after = end_turn(&mut session, claim, None, now).await?;
+            let after = end_turn(&mut session, claim, None).await?;
             session.commit().await?;
             Ok(after)
         })
