@@ -119,7 +119,7 @@ impl Turn {
     /// Waits until the turn has to end: the host stops, has lost the claim, or could not renew it. The turn then has
     /// [`crate::limits::CANCEL_GRACE`] before it is dropped.
     pub async fn cancelled(&self) {
-        self.lease.cancelled.cancelled().await;
+        self.lease.cancelled().await;
     }
 
     /// Waits until this process signals another wake of the key. Requests of other hosts are not noticed. A signal that
@@ -134,56 +134,80 @@ impl Turn {
 #[derive(Clone)]
 pub struct Lease {
     clock: Arc<dyn Clock>,
-    renewed: Arc<Mutex<Renewed>>,
+    renewed: Arc<Mutex<LeaseStart>>,
+    /// Cancelled when the turn has to end.
     cancelled: CancellationToken,
-}
-
-/// The time at which the last successful renewal began.
-#[derive(Clone, Copy)]
-struct Renewed {
-    at: Instant,
-    time: UtcMillis,
+    /// Cancelled when the claim was lost.
+    lost: CancellationToken,
 }
 
 impl Lease {
     /// Creates the lease of a claim that was made after `start`.
     #[must_use]
-    pub fn new(clock: Arc<dyn Clock>, start: LeaseStart, cancelled: CancellationToken) -> Lease {
-        Lease { clock, renewed: Arc::new(Mutex::new(start.0)), cancelled }
+    pub fn new(clock: Arc<dyn Clock>, start: LeaseStart) -> Lease {
+        let (cancelled, lost) = (CancellationToken::new(), CancellationToken::new());
+        Lease { clock, renewed: Arc::new(Mutex::new(start)), cancelled, lost }
     }
 
     /// Returns whether the claim lives: it was not lost, and its last renewal is not too old. While the process is
     /// stopped, one of the two clocks of the machine may stand still, so both count.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        !self.cancelled.is_cancelled() && self.age() < CLAIM
+        !self.lost.is_cancelled() && self.age() < CLAIM
+    }
+
+    /// Waits until the turn has to end.
+    pub(crate) async fn cancelled(&self) {
+        self.cancelled.cancelled().await;
     }
 
     /// Returns the time since the last successful renewal began.
     pub(crate) fn age(&self) -> Duration {
-        let Renewed { at, time } = *self.renewed.lock();
-        let by_clock = u64::try_from(self.clock.now().since_ms(time)).unwrap_or(0);
-        at.elapsed().max(Duration::from_millis(by_clock))
+        let renewed = *self.renewed.lock();
+        renewed.age(self.clock.as_ref())
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.is_cancelled()
     }
 
     pub(crate) fn renew(&self, start: LeaseStart) {
-        *self.renewed.lock() = start.0;
+        *self.renewed.lock() = start;
     }
 
-    /// Ends the lease and cancels the turn.
-    pub(crate) fn end(&self) {
+    /// Asks the turn to end.
+    pub(crate) fn cancel(&self) {
+        self.cancelled.cancel();
+    }
+
+    /// Ends the lease and asks the turn to end.
+    pub(crate) fn lose(&self) {
+        self.lost.cancel();
         self.cancelled.cancel();
     }
 }
 
-/// The moment before a claim or a renewal.
+/// The moment before a claim or a renewal, by both clocks of the machine.
 #[derive(Clone, Copy)]
-pub struct LeaseStart(Renewed);
+pub struct LeaseStart {
+    at: Instant,
+    time: UtcMillis,
+}
 
 impl LeaseStart {
     /// Returns the current moment.
     #[must_use]
     pub fn now(clock: &dyn Clock) -> LeaseStart {
-        LeaseStart(Renewed { at: Instant::now(), time: clock.now() })
+        LeaseStart { at: Instant::now(), time: clock.now() }
+    }
+
+    /// Returns the time since this moment.
+    pub(crate) fn age(self, clock: &dyn Clock) -> Duration {
+        let by_clock = u64::try_from(clock.now().since_ms(self.time)).unwrap_or(0);
+        self.at.elapsed().max(Duration::from_millis(by_clock))
+    }
+
+    pub(crate) fn is_later_than(self, at: Instant) -> bool {
+        self.at > at
     }
 }

@@ -14,5 +14,9 @@
 
 mod handler;
 pub mod limits;
+mod local;
+mod schedule;
+
+pub use local::{Local, LocalOptions, Observer, TurnResult};
 
 pub use handler::{Engine, Handler, Lease, LeaseStart, Turn, TurnError, TurnOutcome};

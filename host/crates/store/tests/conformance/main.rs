@@ -29,6 +29,7 @@ mod spans;
 mod sqlite;
 mod support;
 mod usage;
+mod wakes;
 
 /// Defines test cases with an intruder, which can execute arbitrary SQL on the database.
 macro_rules! intrusions {
@@ -141,6 +142,20 @@ cases! {
         tools_are_written_read_as_changes_and_deleted_with_their_resource,
         of_two_changes_of_the_same_tools_one_succeeds,
         one_host_at_a_time_discovers,
+    }
+    wakes {
+        of_eight_claimers_of_a_wake_one_wins,
+        only_wakes_that_are_due_and_unclaimed_are_claimed,
+        a_request_brings_a_wake_forward,
+        a_request_during_a_turn_is_kept,
+        a_lost_claim_writes_nothing,
+        failed_turns_are_counted_until_one_succeeds,
+        claims_are_renewed_released_and_dropped,
+        a_wake_is_inserted_claimed_only_if_its_key_is_new,
+        wakes_are_deleted_with_their_workspace,
+        wakes_and_events_are_written_with_charges,
+        events_are_sealed_records_and_are_forgotten,
+        one_host_holds_a_chore,
     }
     agent_hosts {
         agents_are_known_to_other_hosts_while_the_lease_of_their_host_lasts,
