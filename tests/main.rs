@@ -21,6 +21,7 @@ mod kit;
 mod locked;
 mod machines;
 mod mcp;
+mod models;
 mod oauth;
 mod packages;
 mod postgres;
