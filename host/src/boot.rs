@@ -8,6 +8,7 @@ mod offline;
 mod recovery;
 pub mod rotation;
 mod sandboxes;
+mod tasks;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ use crate::config::{Days, Settings};
 use crate::gateway;
 use crate::telemetry::recorder;
 use listen::Patience;
+use monstrum_agent::Tasks;
 use monstrum_core::access_tokens::AccessTokens;
 use monstrum_core::app::App;
 use monstrum_core::approvals::Approvals;
@@ -72,6 +74,8 @@ const SEALS_POLL: Duration = Duration::from_secs(10);
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
 /// The interval at which expired idempotency keys are deleted.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
+/// The time for which tasks that have ended are kept.
+const TASKS_KEPT_MS: i64 = 30 * 24 * 3600 * 1000;
 /// The interval at which the server records when API keys were last used. The record of one key is written at most once
 /// a minute.
 const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
@@ -110,11 +114,13 @@ pub struct Running {
     /// The root key, if the server created it during this start.
     pub admin_key: Option<Secret>,
     pub app: Arc<App>,
+    pub tasks: Arc<Tasks>,
     shutdown_grace: Duration,
     stop: CancellationToken,
     served: JoinHandle<std::io::Result<()>>,
     audited: JoinHandle<()>,
     chores: Vec<JoinHandle<()>>,
+    engine: JoinHandle<()>,
     _data: data::Lock,
 }
 
@@ -228,12 +234,27 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     });
     recorder::install();
     let stop = CancellationToken::new();
-    let router = router(Arc::clone(&app), &settings, address, &stop);
+    let (tasks, engine) = tasks::start(&app, data.node, &stop);
+    let router = router(Arc::clone(&app), Arc::clone(&tasks), &settings, address, &stop);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
     let chores = chores(&app, watch, (settings.watch_plugins, settings.audit_keep), &stop);
     let served = tokio::spawn(server);
     let (admin_key, shutdown_grace) = (data.admin_key, settings.shutdown_grace);
-    Ok(Running { address, base_url, admin_key, app, shutdown_grace, stop, served, audited, chores, _data: data.lock })
+    let _data = data.lock;
+    Ok(Running {
+        address,
+        base_url,
+        admin_key,
+        app,
+        tasks,
+        shutdown_grace,
+        stop,
+        served,
+        audited,
+        chores,
+        engine,
+        _data,
+    })
 }
 
 /// Opens the ledger, and settles the reservations that an earlier run of this host has left.
@@ -267,7 +288,13 @@ fn built_in(
 }
 
 /// Creates the router of a server that listens on `address`.
-fn router(app: Arc<App>, settings: &Settings, address: SocketAddr, stop: &CancellationToken) -> axum::Router {
+fn router(
+    app: Arc<App>,
+    tasks: Arc<Tasks>,
+    settings: &Settings,
+    address: SocketAddr,
+    stop: &CancellationToken,
+) -> axum::Router {
     let options = gateway::Options { public_docs: settings.public_docs };
     let mcp = gateway::McpOptions {
         address,
@@ -282,7 +309,7 @@ fn router(app: Arc<App>, settings: &Settings, address: SocketAddr, stop: &Cancel
         public_url: settings.public_url.clone(),
         address,
     };
-    gateway::router(app, options, mcp, console)
+    gateway::router(app, tasks, options, mcp, console)
 }
 
 /// Listens on `address`. Returns the address with its port, which the system chooses for the port 0.
@@ -336,7 +363,7 @@ impl Running {
     /// Waits until the server is stopped, then shuts it down: it rejects new calls, waits for running calls or records
     /// them as interrupted, and signs a final audit head.
     pub async fn stopped(self) {
-        let Running { app, shutdown_grace, stop, mut served, audited, chores, .. } = self;
+        let Running { app, tasks, shutdown_grace, stop, mut served, audited, chores, engine, .. } = self;
         tokio::select! {
             // Cancelling `stop` also ends the task `served`. `stop` is polled first, so that a requested stop is not
             // logged as an error.
@@ -351,6 +378,11 @@ impl Running {
         app.approvals.close();
         app.audit_feed.close();
         app.agents.announce_end();
+        tasks.close();
+        // Tasks end their turns before their calls are interrupted, so that another turn continues them.
+        if let Err(error) = engine.await {
+            tracing::error!(%error, "the engine failed");
+        }
         app.calls.shut_down(shutdown_grace).await;
         app.agents.shut_down().await;
         if tokio::time::timeout(FLUSH_MAX, app.ledger.shut_down()).await.is_err() {
@@ -521,6 +553,9 @@ async fn purge(app: Arc<App>, stop: CancellationToken) {
         }
         if let Err(error) = app.console_sessions.purge().await {
             tracing::warn!(%error, "cannot delete ended sessions of the console");
+        }
+        if let Err(error) = app.store.forget_tasks(app.clock.now().plus_ms(-TASKS_KEPT_MS)).await {
+            tracing::warn!(%error, "cannot delete tasks that ended long ago");
         }
         if let Err(error) = app.store.forget_agent_hosts().await {
             tracing::warn!(%error, "cannot delete what hosts that ended long ago had recorded about their agents");

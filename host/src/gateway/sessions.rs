@@ -81,11 +81,7 @@ pub(super) async fn messages(
 /// The model reads the messages of the session before. The status is 409 while a task of the session has not ended.
 #[utoipa::path(post, path = "/api/sessions/{id}/messages", tag = "sessions", params(("id" = SessionId, Path)),
     request_body = NewMessage, responses((status = 202, body = Task)))]
-pub(super) async fn send(
-    tasks: TasksOfHost,
-    sender: MessageSender,
-    Input(input): Input<NewMessage>,
-) -> Created<Task> {
+pub(super) async fn send(tasks: TasksOfHost, sender: MessageSender, Input(input): Input<NewMessage>) -> Created<Task> {
     let task = tasks.send(&sender.caller, sender.session, input).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }

@@ -55,11 +55,7 @@ pub(super) struct EventsQuery {
 /// task, which then runs. The status is 409 if the bot has no model, or if the session has a task that has not ended.
 #[utoipa::path(post, path = "/api/bots/{id}/tasks", tag = "tasks", params(("id" = BotId, Path)),
     request_body = NewTask, responses((status = 202, body = Task)))]
-pub(super) async fn start(
-    tasks: TasksOfHost,
-    starter: TaskStarter,
-    Input(input): Input<NewTask>,
-) -> Created<Task> {
+pub(super) async fn start(tasks: TasksOfHost, starter: TaskStarter, Input(input): Input<NewTask>) -> Created<Task> {
     let task = tasks.start(&starter.caller, starter.bot, input).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }

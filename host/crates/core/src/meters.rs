@@ -153,6 +153,19 @@ pub fn sandbox_output_lost() {
     counter!("monstrum_sandbox_outputs_lost_total").increment(1);
 }
 
+/// Counts a turn of the engine that has ended.
+pub fn turn(kind: &'static str, result: &'static str, took: Duration) {
+    counter!("monstrum_turns_total", "kind" => kind, "result" => result).increment(1);
+    histogram!("monstrum_turn_seconds", "kind" => kind).record(took);
+}
+
+/// Sets the number of wakes that are due and wait for a turn, and the age of the oldest of them.
+pub fn wakes_due(wakes: u64, oldest_ms: i64) {
+    gauge!("monstrum_wakes_due").set(u32::try_from(wakes).map_or(f64::from(u32::MAX), f64::from));
+    let oldest = Duration::from_millis(u64::try_from(oldest_ms).unwrap_or(0));
+    gauge!("monstrum_wake_age_seconds").set(oldest.as_secs_f64());
+}
+
 /// Records whether the last poll of the database succeeded, and how long it took.
 pub fn database(usable: bool, took: Duration) {
     gauge!("monstrum_database_usable").set(if usable { 1.0 } else { 0.0 });

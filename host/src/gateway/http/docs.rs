@@ -58,6 +58,8 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "bots", description = "Identities of agents, which act only through tools"),
         (name = "bindings", description = "The resources that a bot may use, with permissions and limits"),
         (name = "tools", description = "Listing, checking and calling the tools of a bot"),
+        (name = "tasks", description = "What bots do by themselves with a model"),
+        (name = "sessions", description = "The tasks of conversations"),
         (name = "approvals", description = "Decisions of people about calls that gates hold back"),
         (name = "mcp", description = "The tools of a bot for clients of the Model Context Protocol"),
         (name = "sandboxes", description = "Sandboxes of conversations, and their files"),

@@ -140,12 +140,7 @@ impl Store {
     }
 
     /// Ends a task, and its turn with it.
-    pub async fn end_task(
-        &self,
-        claim: &WakeClaim,
-        end: &TaskEnd,
-        event: &EventRow,
-    ) -> Result<AfterTurn, StoreError> {
+    pub async fn end_task(&self, claim: &WakeClaim, end: &TaskEnd, event: &EventRow) -> Result<AfterTurn, StoreError> {
         retry!(async {
             let mut session = self.db.write().await?;
             let TaskEnd { task_id, status, code, ended_at, sealed } = end;
