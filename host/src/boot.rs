@@ -3,6 +3,7 @@
 mod archive;
 mod data;
 pub mod doctor;
+mod engine;
 mod listen;
 mod offline;
 mod recovery;
@@ -72,6 +73,8 @@ const SEALS_POLL: Duration = Duration::from_secs(10);
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
 /// The interval at which expired idempotency keys are deleted.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
+/// The time for which events are kept: 30 days.
+const EVENTS_KEPT_MS: i64 = 30 * 24 * 3_600 * 1_000;
 /// The interval at which the server records when API keys were last used. The record of one key is written at most once
 /// a minute.
 const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
@@ -115,6 +118,7 @@ pub struct Running {
     served: JoinHandle<std::io::Result<()>>,
     audited: JoinHandle<()>,
     chores: Vec<JoinHandle<()>>,
+    engine: Option<JoinHandle<()>>,
     _data: data::Lock,
 }
 
@@ -230,9 +234,11 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let router = router(Arc::clone(&app), &settings, address, &stop);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
     let chores = chores(&app, watch, (settings.watch_plugins, settings.audit_keep), &stop);
+    let engine = engine::start(engine::create(&app, data.node), &stop);
     let served = tokio::spawn(server);
     let (admin_key, shutdown_grace) = (data.admin_key, settings.shutdown_grace);
-    Ok(Running { address, base_url, admin_key, app, shutdown_grace, stop, served, audited, chores, _data: data.lock })
+    let _data = data.lock;
+    Ok(Running { address, base_url, admin_key, app, shutdown_grace, stop, served, audited, chores, engine, _data })
 }
 
 /// Returns what runs the tools of the built-in types.
@@ -320,7 +326,7 @@ impl Running {
     /// Waits until the server is stopped, then shuts it down: it rejects new calls, waits for running calls or records
     /// them as interrupted, and signs a final audit head.
     pub async fn stopped(self) {
-        let Running { app, shutdown_grace, stop, mut served, audited, chores, .. } = self;
+        let Running { app, shutdown_grace, stop, mut served, audited, chores, engine, .. } = self;
         tokio::select! {
             // Cancelling `stop` also ends the task `served`. `stop` is polled first, so that a requested stop is not
             // logged as an error.
@@ -337,6 +343,7 @@ impl Running {
         app.agents.announce_end();
         app.calls.shut_down(shutdown_grace).await;
         app.agents.shut_down().await;
+        engine::stopped(engine).await;
         if !served.is_finished() && tokio::time::timeout(FLUSH_MAX, &mut served).await.is_err() {
             served.abort();
         }
@@ -499,6 +506,9 @@ async fn purge(app: Arc<App>, stop: CancellationToken) {
         }
         if let Err(error) = app.console_sessions.purge().await {
             tracing::warn!(%error, "cannot delete ended sessions of the console");
+        }
+        if let Err(error) = app.store.forget_events(app.clock.now().plus_ms(-EVENTS_KEPT_MS)).await {
+            tracing::warn!(%error, "cannot delete events that happened long ago");
         }
         if let Err(error) = app.store.forget_agent_hosts().await {
             tracing::warn!(%error, "cannot delete what hosts that ended long ago had recorded about their agents");

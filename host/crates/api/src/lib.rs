@@ -37,4 +37,5 @@ pub mod sandboxes;
 pub mod search;
 pub mod tools;
 pub mod trust;
+pub mod wakes;
 pub mod workspaces;
