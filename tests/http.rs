@@ -25,6 +25,7 @@ mod resources;
 pub(crate) mod roles;
 mod stats;
 mod versions;
+pub(crate) mod wakes;
 mod workspaces;
 
 use std::fmt::{self, Display, Formatter};

@@ -11,6 +11,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use support::{Api, Postgres, Server};
 
+use crate::http::wakes::plant_wakes;
 use crate::http::{made, send, workspace};
 use crate::sandbox::plant;
 use crate::world::{World, text};
@@ -57,6 +58,7 @@ impl Tenant {
         let (operator_id, operator) = key(json!({ "name": NAME, "kind": "operator" })).await?;
         let (_, bot_key) = key(json!({ "name": "bot", "kind": "bot", "bot_id": bot })).await?;
         let sandbox = plant(store.clone(), world.server.data_dir(), text(&workspace["id"]), &bot, NAME, NAME).await?;
+        plant_wakes(store.clone(), &world.server.data_dir(), text(&workspace["id"]), &[marker], Some(marker)).await?;
         let call = admin.call(&bot, "test_echo_run", &json!({ "repo": marker })).await?;
         ensure!(call["status"] == "success", "{call}");
         let ids = BTreeMap::from([
@@ -109,6 +111,7 @@ impl Tenant {
             "/api/audit/changes",
             "/api/oauth/providers",
             "/api/sandboxes",
+            "/api/wakes",
             "/api/export",
         ]
         .map(str::to_owned);
@@ -241,6 +244,7 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         format!("/api/search?q={}", other.id("request_id")),
         format!("/api/sandboxes?app_id={NAME}&chat_id={NAME}"),
         format!("/api/sandboxes?cursor={}", "019a0000-0000-7000-8000-000000000000"),
+        "/api/wakes?cursor=event/0".to_owned(),
     ];
     for path in &queries {
         for (kind, api) in own.keys() {

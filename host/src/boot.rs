@@ -3,6 +3,7 @@
 mod archive;
 mod data;
 pub mod doctor;
+mod engine;
 mod listen;
 mod offline;
 mod recovery;
@@ -74,8 +75,8 @@ const SEALS_POLL: Duration = Duration::from_secs(10);
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
 /// The interval at which expired idempotency keys are deleted.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
-/// The time for which tasks that have ended are kept.
-const TASKS_KEPT_MS: i64 = 30 * 24 * 3600 * 1000;
+/// The time for which tasks that have ended and events are kept: 30 days.
+const KEPT_MS: i64 = 30 * 24 * 3_600 * 1_000;
 /// The interval at which the server records when API keys were last used. The record of one key is written at most once
 /// a minute.
 const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
@@ -120,7 +121,7 @@ pub struct Running {
     served: JoinHandle<std::io::Result<()>>,
     audited: JoinHandle<()>,
     chores: Vec<JoinHandle<()>>,
-    engine: JoinHandle<()>,
+    engine: Option<JoinHandle<()>>,
     _data: data::Lock,
 }
 
@@ -234,10 +235,12 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     });
     recorder::install();
     let stop = CancellationToken::new();
-    let (tasks, engine) = tasks::start(&app, data.node, &stop);
+    let engine = engine::create(&app, data.node);
+    let tasks = tasks::register(&app, &engine);
     let router = router(Arc::clone(&app), Arc::clone(&tasks), &settings, address, &stop);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
     let chores = chores(&app, watch, (settings.watch_plugins, settings.audit_keep), &stop);
+    let engine = engine::start(engine, &app, &stop);
     let served = tokio::spawn(server);
     let (admin_key, shutdown_grace) = (data.admin_key, settings.shutdown_grace);
     let _data = data.lock;
@@ -380,9 +383,7 @@ impl Running {
         app.agents.announce_end();
         tasks.close();
         // Tasks end their turns before their calls are interrupted, so that another turn continues them.
-        if let Err(error) = engine.await {
-            tracing::error!(%error, "the engine failed");
-        }
+        engine::stopped(engine).await;
         app.calls.shut_down(shutdown_grace).await;
         app.agents.shut_down().await;
         if tokio::time::timeout(FLUSH_MAX, app.ledger.shut_down()).await.is_err() {
@@ -554,8 +555,11 @@ async fn purge(app: Arc<App>, stop: CancellationToken) {
         if let Err(error) = app.console_sessions.purge().await {
             tracing::warn!(%error, "cannot delete ended sessions of the console");
         }
-        if let Err(error) = app.store.forget_tasks(app.clock.now().plus_ms(-TASKS_KEPT_MS)).await {
+        if let Err(error) = app.store.forget_tasks(app.clock.now().plus_ms(-KEPT_MS)).await {
             tracing::warn!(%error, "cannot delete tasks that ended long ago");
+        }
+        if let Err(error) = app.store.forget_events(app.clock.now().plus_ms(-KEPT_MS)).await {
+            tracing::warn!(%error, "cannot delete events that happened long ago");
         }
         if let Err(error) = app.store.forget_agent_hosts().await {
             tracing::warn!(%error, "cannot delete what hosts that ended long ago had recorded about their agents");

@@ -41,6 +41,7 @@ mod tests;
 mod tickets;
 mod tools;
 mod trust;
+mod wakes;
 mod welcome;
 mod workspaces;
 
@@ -224,6 +225,7 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(audit::stream::follow))
         .routes(routes!(export::export))
         .routes(routes!(import::import))
+        .routes(routes!(wakes::list))
 }
 
 /// Returns every route of the API, with its description.

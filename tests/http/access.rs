@@ -377,6 +377,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/trust                                         401  401  200  403  403  403  403  403
     POST   /api/trust                                         401  401  201  403  403  403  403  403
     DELETE /api/trust/{id}                                    401  401  204  403  403  403  403  403
+    GET    /api/wakes                                         401  401  200  200  200  403  403  200
     GET    /api/workspaces                                    401  401  200  403  403  403  403  403
     POST   /api/workspaces                                    401  401  201  403  403  403  403  403
     GET    /api/workspaces/{id}                               401  401  200  403  403  403  403  403

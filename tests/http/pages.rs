@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use support::{Api, Server};
 
 use crate::http::roles::faults;
+use crate::http::wakes::plant_wakes;
 use crate::http::{Answers, made};
 use crate::sandbox::plant;
 use crate::world::{World, text};
@@ -38,6 +39,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         world.call("nothing", &json!({})).await?;
         plant(store.clone(), world.server.data_dir(), text(&workspace["id"]), &world.bot, "app", &name).await?;
     }
+    plant_wakes(store, &world.server.data_dir(), text(&workspace["id"]), &["a", "b", "c", "d"], None).await?;
     providers(&world.api).await?;
     let of_users = credentials_of_users(&world.api).await?;
     world.grant_all("test-echo").await?;
@@ -103,6 +105,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     /api/roles has 5; 422 422 422 422 422 422 422 422
     /api/sandboxes has 4; 422 422 422 422 422 422 422 422
     /api/trust has 4; 422 422 422 422 422 422 422 422
+    /api/wakes has 4; 422 422 422 422 422 422 422 422
     /api/workspaces has 5; 422 422 422 422 422 422 422 422
     ");
     let mut answers = Answers::default();

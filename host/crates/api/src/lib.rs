@@ -39,4 +39,5 @@ pub mod sessions;
 pub mod tasks;
 pub mod tools;
 pub mod trust;
+pub mod wakes;
 pub mod workspaces;

@@ -136,6 +136,18 @@ pub fn archive_failed() {
     counter!("monstrum_audit_archive_failures_total").increment(1);
 }
 
+/// Records a turn that has ended, with the kind of its object.
+pub fn turn(kind: &'static str, result: &'static str, took: Duration) {
+    counter!("monstrum_turns_total", "kind" => kind, "result" => result).increment(1);
+    histogram!("monstrum_turn_seconds", "kind" => kind).record(took);
+}
+
+/// Records the number of wakes that are due and unclaimed, and for how long the oldest of them has been due.
+pub fn wakes(due: u64, oldest_ms: i64) {
+    gauge!("monstrum_wakes_due").set(due as f64);
+    gauge!("monstrum_wakes_oldest_seconds").set(oldest_ms as f64 / 1000.0);
+}
+
 /// Records a transaction of the audit's writer.
 pub fn commit(rows: usize, took: Duration) {
     histogram!("monstrum_audit_commit_seconds").record(took);
@@ -151,19 +163,6 @@ pub fn agent_frame_dropped(kind: &'static str) {
 /// Records a command in a sandbox whose record is not complete.
 pub fn sandbox_output_lost() {
     counter!("monstrum_sandbox_outputs_lost_total").increment(1);
-}
-
-/// Counts a turn of the engine that has ended.
-pub fn turn(kind: &'static str, result: &'static str, took: Duration) {
-    counter!("monstrum_turns_total", "kind" => kind, "result" => result).increment(1);
-    histogram!("monstrum_turn_seconds", "kind" => kind).record(took);
-}
-
-/// Sets the number of wakes that are due and wait for a turn, and the age of the oldest of them.
-pub fn wakes_due(wakes: u64, oldest_ms: i64) {
-    gauge!("monstrum_wakes_due").set(u32::try_from(wakes).map_or(f64::from(u32::MAX), f64::from));
-    let oldest = Duration::from_millis(u64::try_from(oldest_ms).unwrap_or(0));
-    gauge!("monstrum_wake_age_seconds").set(oldest.as_secs_f64());
 }
 
 /// Records whether the last poll of the database succeeded, and how long it took.

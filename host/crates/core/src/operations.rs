@@ -50,6 +50,7 @@ pub mod tokens;
 pub mod tools;
 pub mod trust;
 pub mod user_credentials;
+pub mod wakes;
 pub mod workspaces;
 
 pub use caller::{Admin, AgentCaller, Caller, KeyHolder, Operator, Person, Reviewer, Root};

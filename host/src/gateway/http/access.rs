@@ -94,6 +94,7 @@ const TABLE: [(&[KeyKind], &[&str]); 9] = [
             "sandboxes_commands",
             "sandboxes_download",
             "sandboxes_file",
+            "wakes_list",
         ],
     ),
     (

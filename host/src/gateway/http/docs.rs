@@ -63,6 +63,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "approvals", description = "Decisions of people about calls that gates hold back"),
         (name = "mcp", description = "The tools of a bot for clients of the Model Context Protocol"),
         (name = "sandboxes", description = "Sandboxes of conversations, and their files"),
+        (name = "wakes", description = "Turns of objects that work in the background"),
         (name = "platform", description = "Functions of plugins for infrastructure code"),
         (name = "configuration", description = "Export of the configuration of workspaces"),
         (name = "audit", description = "Records of calls and changes"),
@@ -373,6 +374,7 @@ mod tests {
         GET /api/audit/stream
         GET /api/export
         POST /api/import
+        GET /api/wakes
         GET /mcp/{bot}
         POST /mcp/{bot}
         GET /.well-known/oauth-protected-resource/mcp/{id}
