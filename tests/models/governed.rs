@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use monstrum_core::call_types::round::RoundExchange;
 use monstrum_core::models::{NoModel, candidates};
-use monstrum_types::{BotId, Clock as _};
-use monstrum_types::{Code, Status, SystemClock};
+use monstrum_types::{BotId, Clock as _, Code, Status, SystemClock};
 use serde_json::{Value, json};
 use support::{FakeLlm, LlmReply};
 
