@@ -16,7 +16,7 @@ const ORDER: &[&[&str]] = &[
     &["audit"],
     &["credentials", "sandboxes"],
     &["policy"],
-    &["access_tokens", "console_sessions", "oauth"],
+    &["access_tokens", "console_sessions", "models", "oauth"],
     &["pins"],
     &["mcp", "remote_agents"],
     &["approvals"],

@@ -6,29 +6,48 @@ use serde_json::{Value, json};
 use support::Server;
 
 use super::resource;
-use crate::http::{Answers, faults, made};
+use crate::http::roles::faults;
+use crate::http::{Answers, made};
+use crate::world::text;
 
 #[tokio::test]
 async fn the_faults_of_a_configuration_are_named() -> Result<()> {
     let server = Server::start(&[]).await?;
     let api = server.api()?;
-    let mut answers = Answers::default();
     let url = "https://llm.example/v1";
     let with = |model: &Value, config: &Value| resource("models", url, model, config);
-    for (label, body) in [
-        ("no models", with(&json!({}), &json!({ "models": [] }))),
-        ("own field", with(&json!({ "extra": { "top_k": 1, "max_tokens": 5 } }), &json!({}))),
-        ("own field with a slash", with(&json!({ "extra": { "a/b": 1, "n": 2 } }), &json!({}))),
-        ("unknown field", with(&json!({ "size": 5 }), &json!({}))),
-        ("longer than its context", with(&json!({ "output_tokens": 9000 }), &json!({}))),
-        ("negative price", with(&json!({ "price": { "input": -1, "output": 1 } }), &json!({}))),
-        ("half a price", with(&json!({ "price": { "input": 1 } }), &json!({}))),
-        ("same name", with(&json!({ "alias": "small" }), &json!({}))),
-        ("base with a query", with(&json!({}), &json!({ "api_base": "https://llm.example/v1?x=1" }))),
-        ("times", with(&json!({}), &json!({ "idle_s": 0, "total_s": 3601, "concurrent": 0 }))),
+    for (body, path) in [
+        (with(&json!({}), &json!({ "models": [] })), "/config/models"),
+        (with(&json!({}), &json!({ "models": "small" })), "/config/models"),
+        (with(&json!({ "size": 5 }), &json!({})), "/config/models/0"),
+        (with(&json!({ "price": { "input": -1, "output": 1 } }), &json!({})), "/config/models/0/price"),
+        (with(&json!({ "price": { "input": 1 } }), &json!({})), "/config/models/0/price"),
+        (with(&json!({ "context_tokens": 0 }), &json!({})), "/config/models/0/context_tokens"),
+        (with(&json!({}), &json!({ "api_base": "https://llm.example/v1?x=1" })), "/config/api_base"),
+        (with(&json!({}), &json!({ "idle_s": 0 })), "/config/idle_s"),
+        (with(&json!({}), &json!({ "total_s": 3601 })), "/config/total_s"),
+        (with(&json!({}), &json!({ "concurrent": 0 })), "/config/concurrent"),
+        (with(&json!({}), &json!({ "key_header": "a b" })), "/config/key_header"),
     ] {
-        answers.add(label, faults(api.post("/api/resources", &body).await?));
+        let (status, answer) = api.post("/api/resources", &body).await?;
+        let named = text(&answer["errors"][0]["path"]);
+        assert!(status == 422 && named.starts_with(path), "{path}: {status} {answer}");
     }
+    let mut answers = Answers::default();
+    for (label, model) in [
+        ("own field", json!({ "extra": { "top_k": 1, "max_tokens": 5 } })),
+        ("own field beside one with a slash", json!({ "extra": { "a/b": 1, "n": 2 } })),
+        ("longer than its context", json!({ "output_tokens": 9000 })),
+        ("two models of one name", json!({ "alias": "small" })),
+    ] {
+        answers.add(label, faults(api.post("/api/resources", &with(&model, &json!({}))).await?));
+    }
+    assert_snapshot!(answers, @r#"
+    own field: 422 [{"path":"/config/models/0/extra/max_tokens","message":"`extra` of the model cannot have the field `max_tokens`, which the host writes itself; remove it"}]
+    own field beside one with a slash: 422 [{"path":"/config/models/0/extra/n","message":"`extra` of the model cannot have the field `n`, which the host writes itself; remove it"}]
+    longer than its context: 422 [{"path":"/config/models/0/output_tokens","message":"must not be more than `context_tokens`"}]
+    two models of one name: 422 [{"path":"/config/models/0/alias","message":"another model has this name"}]
+    "#);
     let whole = json!({
         "alias": "s", "tools": false, "parallel_tools": false, "vision": true, "tool_schema": "plain",
         "price": { "input": 0.5, "cached_input": 0.1, "output": 2 }, "output_field": "max_completion_tokens",
@@ -36,11 +55,11 @@ async fn the_faults_of_a_configuration_are_named() -> Result<()> {
     });
     let id = made(&api, "/api/resources", &with(&whole, &json!({ "key_header": "api-key", "concurrent": 2 }))).await?;
     let path = format!("/api/resources/{id}");
-    let broken = json!({ "config": { "api_base": url, "models": [{ "id": "a", "context_tokens": 0 }] } });
-    answers.add("change", faults(api.patch(&path, &broken).await?));
+    let broken = with(&json!({ "extra": { "stream": false } }), &json!({}));
+    let (status, answer) = api.patch(&path, &json!({ "config": broken["config"] })).await?;
+    assert_eq!((status, text(&answer["errors"][0]["path"])), (422, "/config/models/0/extra/stream"));
     let (_, shown) = api.get(&path).await?;
     assert_eq!(shown["config"]["models"][0]["price"], whole["price"]);
-    assert_snapshot!(answers, @"");
     Ok(())
 }
 

@@ -86,7 +86,7 @@ async fn usage_that_is_not_reported_is_estimated() -> Result<()> {
     models.run(&exchange).await?;
     let round = exchange.answer().context("the round has no answer")?;
     assert!(round.usage_is_estimated);
-    // Text, reasoning, names and arguments of the calls have 98 bytes.
+    // What the model has written: text, reasoning, and the names and arguments of the calls.
     let written = 12 + 22 + 2 * ("weather".len() + "{\"city\": \"Rome\"}".len());
     assert_eq!(round.usage.output, u64::try_from(written.div_ceil(3))?);
     let [input, output, rounds, estimated] = models.used().await?;
@@ -115,7 +115,6 @@ async fn an_answer_that_is_a_document_is_heard_whole() -> Result<()> {
 async fn options_and_the_configuration_of_the_model_are_sent() -> Result<()> {
     let model = json!({ "parallel_tools": false, "tool_schema": "plain", "extra": { "top_k": 5 } });
     let models = Models::with(&model, &json!({ "key_header": "api-key" })).await?;
-    // A credential keeps the header for which it was saved, so it is saved after the configuration.
     models.llm.prepare([LlmReply::says(&["Yes."])]);
     let mut request = request();
     request.tools[0].parameters = json!({"type": "object", "properties": {}, "$comment": "not plain"});

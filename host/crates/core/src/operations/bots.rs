@@ -114,7 +114,7 @@ pub async fn show(app: &App, caller: &Operator, id: BotId) -> Result<Bot, Operat
 pub async fn usage(app: &App, caller: &Operator, id: BotId, task_id: Option<&str>) -> Result<Usage, OperationError> {
     app.store.bot(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("bot"))?;
     let rows = app.store.usage(caller.workspace, id, task_id).await?;
-    let items = rows.into_iter().map(|UsageRow { month, tokens, credits_millionths, calls }| MonthlyUsage {
+    let items = rows.into_iter().map(|UsageRow { month, tokens, credits_millionths, calls, .. }| MonthlyUsage {
         month,
         tokens,
         credits_millionths,

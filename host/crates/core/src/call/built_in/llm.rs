@@ -122,7 +122,7 @@ impl Rounds {
         execution.secrets.search_until(until);
         let tried = timeout_at(until, self.tries(execution, &mut round, until)).await;
         let answered = match tried.unwrap_or_else(|_| Err(Failed::late())) {
-            Ok(answer) => self.answered(execution, &mut round, answer).await,
+            Ok(answer) => self.answered(execution, &round, answer).await,
             Err(failed) => Err(failed),
         };
         round.charge.settle().await;
@@ -169,7 +169,7 @@ impl Rounds {
     async fn answered(
         &self,
         execution: &Execution<'_>,
-        round: &mut PreparedRound,
+        round: &PreparedRound,
         answer: Round,
     ) -> Result<CallOutcome, Failed> {
         if let Some(usage) = answer.usage {
