@@ -24,7 +24,7 @@ pub(crate) async fn plant_wakes(
     let workspace_id: WorkspaceId = workspace.parse()?;
     let due_at = UtcMillis(1_000);
     for id in ids {
-        let wake = NewWake { key: WakeKey::new(WakeKind::Task, id)?, workspace_id, due_at, claim: None };
+        let wake = NewWake { key: WakeKey::new(WakeKind::Task, *id)?, workspace_id, due_at, claim: None };
         ensure!(store.request_turns(&[wake]).await? == [true], "the workspace does not exist");
     }
     if let Some(id) = failing {

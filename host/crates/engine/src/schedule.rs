@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     fn wake(kind: WakeKind, id: usize, workspace_id: WorkspaceId, due_at: i64) -> Scheduled {
-        Scheduled { key: WakeKey::new(kind, id).unwrap(), workspace_id, due_at: UtcMillis(due_at) }
+        Scheduled { key: WakeKey::new(kind, id.to_string()).unwrap(), workspace_id, due_at: UtcMillis(due_at) }
     }
 
     fn ids(taken: &[Scheduled]) -> Vec<&str> {

@@ -352,6 +352,15 @@ impl StoreRow {
         }
     }
 
+    /// Returns the approximate size of the row, without fields that are always short.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            StoreRow::Charge(_) | StoreRow::Usage(_) | StoreRow::Wake(_) => 0,
+            StoreRow::Event(event) => event.sealed.len(),
+        }
+    }
+
     /// Returns the statements that write the row, in order. If a statement changes nothing, the remaining statements do
     /// not run, and the row is not written. The statements that have run are not undone.
     pub(crate) fn statements(&self) -> Vec<(&'static str, Vec<Arg<'_>>)> {

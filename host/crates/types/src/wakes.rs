@@ -42,8 +42,8 @@ impl WakeKey {
     /// # Errors
     ///
     /// The id is empty, is too long, or has characters other than letters, digits and `-_./`.
-    pub fn new(kind: WakeKind, id: impl fmt::Display) -> Result<WakeKey, InvalidId> {
-        format!("{kind}/{id}").parse()
+    pub fn new(kind: WakeKind, id: impl Into<String>) -> Result<WakeKey, InvalidId> {
+        format!("{kind}/{}", id.into()).parse()
     }
 
     /// Returns the kind of the object.

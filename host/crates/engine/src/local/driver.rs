@@ -52,7 +52,7 @@ impl Inner {
         }
         let searched = self.search(searches).await;
         let started = self.start_due().await;
-        for error in [searched.err(), started.err()].into_iter().flatten() {
+        if let Some(error) = searched.err().or(started.err()) {
             tracing::warn!(%error, "cannot look for turns that are due; retrying");
             searches.ahead = None;
             return RETRY_PAUSE;

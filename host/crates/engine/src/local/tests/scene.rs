@@ -83,7 +83,7 @@ impl SealsRows for TestRowKey {
 }
 
 pub(super) struct Scene {
-    folder: Option<tempfile::TempDir>,
+    _folder: Option<tempfile::TempDir>,
     pub(super) clock: Arc<FixedClock>,
     pub(super) local: Local,
     pub(super) workspace: WorkspaceId,
@@ -125,7 +125,7 @@ impl Scene {
         assert!(store.initialize(&record, START).await.unwrap());
         let clock = Arc::new(FixedClock::new(START));
         let scene = Scene::on(store, "a", clock, kind, work).await;
-        Scene { folder: Some(folder), ..scene }
+        Scene { _folder: Some(folder), ..scene }
     }
 
     /// Creates another engine on the database of `scene`.
@@ -151,7 +151,7 @@ impl Scene {
         let clock_of_engine: Arc<dyn Clock> = Arc::clone(&clock) as Arc<dyn Clock>;
         let local = Local::new(LocalOptions { store, node: node.to_owned(), clock: clock_of_engine, observer });
         local.0.state.lock().drives_until = Some(DrivesUntil::Stop);
-        let scene = Scene { folder: None, clock, local, workspace, ran: Arc::default(), recorded };
+        let scene = Scene { _folder: None, clock, local, workspace, ran: Arc::default(), recorded };
         scene.handle(kind, work);
         scene
     }
