@@ -32,6 +32,7 @@ mod sandbox;
 mod sandboxes;
 mod stable;
 mod tamper;
+mod tasks;
 mod telemetry;
 mod tenancy;
 mod upgrade;

@@ -9,11 +9,12 @@ use futures::future::try_join_all;
 use monstrum_store::StoreOptions;
 use reqwest::Method;
 use serde_json::{Value, json};
-use support::{Api, Postgres, Server};
+use support::{Api, FakeLlm, LlmReply, Postgres, Server};
 
 use crate::http::wakes::plant_wakes;
 use crate::http::{made, send, workspace};
 use crate::sandbox::plant;
+use crate::tasks::{ended, give_model};
 use crate::world::{World, text};
 
 /// Collections that do not belong to a tenant. Their answers are also searched for the data of the other tenant.
@@ -61,6 +62,11 @@ impl Tenant {
         plant_wakes(store.clone(), &world.server.data_dir(), text(&workspace["id"]), &[marker], Some(marker)).await?;
         let call = admin.call(&bot, "test_echo_run", &json!({ "repo": marker })).await?;
         ensure!(call["status"] == "success", "{call}");
+        let llm = FakeLlm::start().await?;
+        llm.prepare([LlmReply::json(400, &json!({ "error": { "message": marker } }))]);
+        give_model(&admin, &bot, "models", &llm).await?;
+        let task = made(&admin, &format!("/api/bots/{bot}/tasks"), &json!({ "instruction": marker })).await?;
+        let task = ended(&admin, &task).await?;
         let ids = BTreeMap::from([
             ("workspaces", text(&workspace["id"]).to_owned()),
             ("keys", operator_id),
@@ -69,6 +75,8 @@ impl Tenant {
             ("resources", resource),
             ("oauth", provider),
             ("sandboxes", sandbox),
+            ("tasks", text(&task["id"]).to_owned()),
+            ("sessions", text(&task["session_id"]).to_owned()),
             ("binding_id", binding),
             ("request_id", text(&call["request_id"]).to_owned()),
         ]);
@@ -111,6 +119,8 @@ impl Tenant {
             "/api/audit/changes",
             "/api/oauth/providers",
             "/api/sandboxes",
+            "/api/tasks",
+            "/api/sessions",
             "/api/wakes",
             "/api/export",
         ]
@@ -215,7 +225,7 @@ async fn walk(description: &Value, own: &Tenant, other: &Tenant) -> Result<usize
 async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
     let bot = format!("/api/bots/{}", own.id("bots"));
     let (bindings, call) = (format!("{bot}/resources"), format!("{bot}/tools/test_echo_run/call"));
-    let check = format!("{bot}/tools/test_echo_run/check");
+    let (check, tasks) = (format!("{bot}/tools/test_echo_run/check"), format!("{bot}/tasks"));
     let binding = format!("{bindings}/{}", own.id("binding_id"));
     let foreign_binding = format!("{bindings}/{}", other.id("binding_id"));
     let [theirs, role, resource] = ["bots", "roles", "resources"].map(|of| other.id(of));
@@ -227,6 +237,7 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         (Method::PATCH, &foreign_binding, json!({ "enabled": false })),
         (Method::DELETE, &foreign_binding, Value::Null),
         (Method::POST, &call, json!({ "params": { "repo": other.marker }, "resource_id": resource })),
+        (Method::POST, &tasks, json!({ "instruction": "x", "session_id": other.id("sessions") })),
         (Method::POST, &check, json!({ "params": {}, "resource_id": resource })),
     ];
     let queries = [
@@ -243,6 +254,10 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         format!("/api/search?q={NAME}"),
         format!("/api/search?q={}", other.id("request_id")),
         format!("/api/sandboxes?app_id={NAME}&chat_id={NAME}"),
+        format!("/api/tasks?bot_id={theirs}"),
+        format!("/api/tasks?session_id={}", other.id("sessions")),
+        format!("/api/tasks?cursor={}", "fffa0000-0000-7000-8000-000000000000"),
+        format!("/api/sessions?bot_id={theirs}"),
         format!("/api/sandboxes?cursor={}", "019a0000-0000-7000-8000-000000000000"),
         "/api/wakes?cursor=event/0".to_owned(),
     ];

@@ -38,6 +38,8 @@ mod resource;
 mod role;
 mod sandbox;
 mod serve;
+mod session;
+mod task;
 mod trust;
 mod usage;
 mod vault;
@@ -71,6 +73,7 @@ Examples:
   monstrum bot create helper                      create a bot
   monstrum binding create helper tracker --role reader   give the bot a resource
   monstrum call helper github_list_issues '{…}'   call a tool as the bot
+  monstrum task run helper 'Triage the issues' --watch   let the bot work on an instruction
   monstrum export > configuration.yaml            write the configuration to a file
   monstrum plugin new weather                     create a new plugin
   monstrum plugin validate plugins/github         check a plugin before you install it
@@ -164,6 +167,10 @@ enum Command {
     #[command(subcommand)]
     Registry(registry::Registry),
     #[command(subcommand)]
+    Task(task::Task),
+    #[command(subcommand)]
+    Session(session::Session),
+    #[command(subcommand)]
     Approval(approval::Approval),
     #[command(subcommand)]
     Mcp(mcp::Mcp),
@@ -243,6 +250,8 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Trust(trust) => trust.run(&options).await,
             Command::Registry(registry) => registry.run(&options),
             Command::Sandbox(sandbox) => sandbox.run(&options).await,
+            Command::Task(task) => task.run(&options).await,
+            Command::Session(session) => session.run(&options).await,
             Command::Approval(approval) => approval.run(&options).await,
             Command::Mcp(mcp) => mcp.run(&options).await,
             Command::Audit(audit) => audit.run(&options, is_offline).await,

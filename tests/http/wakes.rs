@@ -12,6 +12,9 @@ use crate::http::roles::faults;
 use crate::http::{Answers, workspace};
 use crate::world::{World, text};
 
+/// The year 2100.
+const FAR_AWAY_MS: i64 = 4_102_444_800_000;
+
 /// Requests turns of tasks with these ids, as a part of the server would. The turn of `failing` has failed.
 pub(crate) async fn plant_wakes(
     options: StoreOptions,
@@ -22,7 +25,8 @@ pub(crate) async fn plant_wakes(
 ) -> Result<()> {
     let store = row_seals::open_with_key_file(options, &data_dir.join("master.key")).await?;
     let workspace_id: WorkspaceId = workspace.parse()?;
-    let due_at = UtcMillis(1_000);
+    // The engine of the server must not run these turns: the ids name no tasks.
+    let due_at = UtcMillis(FAR_AWAY_MS);
     for id in ids {
         let wake = NewWake { key: WakeKey::new(WakeKind::Task, *id)?, workspace_id, due_at, claim: None };
         ensure!(store.request_turns(&[wake]).await? == [true], "the workspace does not exist");
@@ -31,7 +35,7 @@ pub(crate) async fn plant_wakes(
         let wake = (WakeKey::new(WakeKind::Task, id)?, due_at, WakeClaimId::new());
         let claims = store.claim_wakes("node", &[wake], UtcMillis(2_000)).await?;
         let claim = claims.first().context("the wake was not claimed")?;
-        store.fail_turn(claim, 1_000, "the model does not answer", UtcMillis(2_000)).await?;
+        store.fail_turn(claim, FAR_AWAY_MS, "the model does not answer", UtcMillis(2_000)).await?;
     }
     store.close().await;
     Ok(())

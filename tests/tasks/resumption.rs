@@ -36,7 +36,11 @@ async fn a_write_that_was_cut_off_is_uncertain_and_never_repeated() -> Result<()
     tasks.world.server.launch().await?;
     tasks.world.api = tasks.world.server.api()?;
     let task = ended(tasks.api(), &id).await?;
-    assert_eq!((text(&task["status"]), text(&task["result"])), ("completed", "I do not know about the first."), "{task}");
+    assert_eq!(
+        (text(&task["status"]), text(&task["result"])),
+        ("completed", "I do not know about the first."),
+        "{task}"
+    );
     let steps = tasks.steps(&task).await?;
     assert_eq!(outline(&steps)[1..3], ["call github_create_issue error", "call github_create_issue success"]);
     assert_eq!(steps[1]["code"], "uncertain");
@@ -129,7 +133,8 @@ async fn a_task_that_was_made_with_sql_starts_nothing() -> Result<()> {
         "insert into tasks (id, status, ended_at, {columns}) select ?1, 'queued', null, {columns} from tasks where id = ?2"
     );
     database.execute(&copied, [&id, text(&task["id"])])?;
-    let wake = "insert into wakes (key, workspace_id, due_at, version) select ?1, workspace_id, 0, 1 from tasks where id = ?2";
+    let wake =
+        "insert into wakes (key, workspace_id, due_at, version) select ?1, workspace_id, 0, 1 from tasks where id = ?2";
     database.execute(wake, [&format!("task/{id}"), &id])?;
     drop(database);
     tasks.world.server.launch().await?;

@@ -26,8 +26,12 @@ async fn a_task_calls_tools_until_the_model_answers() -> Result<()> {
     let steps = tasks.steps(&task).await?;
     let outline = outline(&steps);
     let call = |tool: &str| format!("call {tool} success");
-    let expected =
-        ["round success".to_owned(), call("github_list_issues"), call("github_create_issue"), "round success".to_owned()];
+    let expected = [
+        "round success".to_owned(),
+        call("github_list_issues"),
+        call("github_create_issue"),
+        "round success".to_owned(),
+    ];
     assert_eq!(outline, expected);
     assert_eq!(steps[2]["params"]["title"], "From the task");
     assert_eq!(steps[3]["text"], task["result"]);
@@ -59,7 +63,10 @@ async fn a_tool_that_the_model_makes_up_is_refused_and_recorded() -> Result<()> 
     let steps = tasks.steps(&task).await?;
     assert_eq!(outline(&steps)[1], "call github_delete_everything permission_denied");
     let audited = tasks.api().audit(text(&steps[1]["request_id"])).await?;
-    assert_eq!((&audited["tool"], &audited["status"]), (&json!("github_delete_everything"), &json!("permission_denied")));
+    assert_eq!(
+        (&audited["tool"], &audited["status"]),
+        (&json!("github_delete_everything"), &json!("permission_denied"))
+    );
     assert!(tasks.world.github.requests().is_empty());
     Ok(())
 }

@@ -62,9 +62,7 @@ pub(super) async fn delete(tasks: TasksOfHost, caller: Caller, Id(id): Id<Sessio
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Lists the messages of a session, newest first
-///
-/// The limit and the cursor count tasks, each of which has up to two messages.
+/// Lists the messages of a session with their answers, newest first
 #[utoipa::path(get, path = "/api/sessions/{id}/messages", tag = "sessions",
     params(("id" = SessionId, Path), PageQuery), responses((status = 200, body = SessionMessageList)))]
 pub(super) async fn messages(

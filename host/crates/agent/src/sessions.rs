@@ -44,7 +44,7 @@ impl Tasks {
         row.filter(|row| sees(caller, row.bot_id)).ok_or_else(|| OperationError::not_found("session"))
     }
 
-    /// Lists the messages of a session, newest first. The cursor and the limit of a page count tasks.
+    /// Lists the messages of a session with their answers, newest first.
     ///
     /// # Errors
     ///
@@ -58,18 +58,11 @@ impl Tasks {
         self.session_row(caller, id).await?;
         let filter = TaskFilter { session: Some(id), ..TaskFilter::default() };
         let listed = self.app.store.tasks(caller.workspace, filter, page).await?;
-        let mut items = Vec::with_capacity(2 * listed.items.len());
-        for row in &listed.items {
+        let message = |row| {
             let Task { id, status, instruction, result, created_at, ended_at, .. } = self.view(row)?;
-            let message = |role: &str, text, at| {
-                let (task_id, role, status) = (id, role.to_owned(), status.clone());
-                SessionMessage { task_id, role, status, text, at }
-            };
-            if let (Some(result), Some(ended_at)) = (result, ended_at) {
-                items.push(message("assistant", result, ended_at));
-            }
-            items.push(message("user", instruction, created_at));
-        }
+            Ok(SessionMessage { task_id: id, status, text: instruction, answer: result, created_at, ended_at })
+        };
+        let items = listed.items.iter().map(message).collect::<Result<_, OperationError>>()?;
         Ok(List { items, next_cursor: listed.next_cursor.map(|cursor| cursor.to_string()) })
     }
 

@@ -21,17 +21,18 @@ pub struct Session {
     pub expired_at: Option<UtcMillis>,
 }
 
-/// A message of a session: the instruction of a task, or the answer of the bot.
+/// A message to a session, and the answer of the bot. Each message is a task.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SessionMessage {
     pub task_id: TaskId,
-    /// `user` or `assistant`.
-    #[schema(example = "assistant")]
-    pub role: String,
     /// The status of the task.
+    #[schema(example = "completed")]
     pub status: String,
     pub text: String,
-    pub at: UtcMillis,
+    /// The answer. Null while the task runs, and if it failed or was cancelled.
+    pub answer: Option<String>,
+    pub created_at: UtcMillis,
+    pub ended_at: Option<UtcMillis>,
 }
 
 /// A message to a session.
@@ -44,5 +45,5 @@ pub struct NewMessage {
 
 lists! {
     Session => SessionList "A page of sessions.",
-    SessionMessage => SessionMessageList "A page of the messages of a session. Each task has up to two messages.",
+    SessionMessage => SessionMessageList "A page of the messages of a session.",
 }
