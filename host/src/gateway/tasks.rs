@@ -118,7 +118,7 @@ pub(super) async fn steps(tasks: TasksOfHost, caller: Caller, Id(id): Id<TaskId>
 /// each step that has ended, `delta` with each piece of the text of a round that runs, and at last `end` with the task. The
 /// id of an event `step` is its position: a request with this id in the header `Last-Event-ID` continues after the step.
 #[utoipa::path(get, path = "/api/tasks/{id}/events", tag = "tasks", params(("id" = TaskId, Path), EventsQuery),
-    responses((status = 200, content((String = "text/event-stream")))))]
+    responses((status = 200, content_type = "text/event-stream", body = String)))]
 pub(super) async fn events(
     TasksOfHost(tasks): TasksOfHost,
     caller: Caller,

@@ -33,7 +33,7 @@ struct Step {
 }
 
 /// The lease of the task, for the pipeline of calls.
-pub struct LeaseOfTask(pub Lease);
+pub(crate) struct LeaseOfTask(pub(crate) Lease);
 
 impl TaskLease for LeaseOfTask {
     fn is_in_force(&self) -> bool {

@@ -151,7 +151,7 @@ impl Following {
     async fn read(&mut self) -> Result<(), OperationError> {
         // The task is read before its steps, so that an ended task has all of them.
         let task = self.tasks.show(&self.caller, self.id).await?;
-        'steps: loop {
+        loop {
             let steps = self.tasks.steps_after(&self.caller, self.id, self.after).await?;
             if steps.is_empty() {
                 break;
@@ -170,7 +170,7 @@ impl Following {
                 self.queued.push_back(TaskEvent::Step(Box::new(step)));
             }
             if is_behind {
-                break 'steps;
+                break;
             }
         }
         if task.ended_at.is_some() {

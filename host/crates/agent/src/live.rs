@@ -19,7 +19,7 @@ const SWEPT_FROM: usize = 64;
 
 /// Something that happens in a task.
 #[derive(Clone, Debug)]
-pub enum LiveEvent {
+pub(crate) enum LiveEvent {
     /// The journal has changed.
     Changed,
     /// A text of the round that will be this step.
@@ -27,33 +27,33 @@ pub enum LiveEvent {
 }
 
 /// A task of this host, or a task that has listeners on this host.
-pub struct LiveTask {
+pub(crate) struct LiveTask {
     /// Cancelled when a caller asks this host to cancel the task.
-    pub cancel: CancellationToken,
+    pub(crate) cancel: CancellationToken,
     events: broadcast::Sender<LiveEvent>,
 }
 
 impl LiveTask {
     /// Tells the listeners that the journal has changed.
-    pub fn changed(&self) {
+    pub(crate) fn changed(&self) {
         // The error means that the task has no listeners.
         drop(self.events.send(LiveEvent::Changed));
     }
 
     /// Sends a text to the listeners.
-    pub fn delta(&self, step: i64, channel: RoundChannel, text: String) {
+    pub(crate) fn delta(&self, step: i64, channel: RoundChannel, text: String) {
         drop(self.events.send(LiveEvent::Delta { step, channel, text: text.into() }));
     }
 
     /// Returns whether the task has listeners.
     #[must_use]
-    pub fn has_listeners(&self) -> bool {
+    pub(crate) fn has_listeners(&self) -> bool {
         self.events.receiver_count() > 0
     }
 
     /// Listens to the task.
     #[must_use]
-    pub fn listen(&self) -> broadcast::Receiver<LiveEvent> {
+    pub(crate) fn listen(&self) -> broadcast::Receiver<LiveEvent> {
         self.events.subscribe()
     }
 }
@@ -67,7 +67,7 @@ pub struct LiveTasks {
 impl LiveTasks {
     /// Returns the entry of a task, which exists as long as the task runs here or has a listener.
     #[must_use]
-    pub fn of(&self, id: TaskId) -> Arc<LiveTask> {
+    pub(crate) fn of(&self, id: TaskId) -> Arc<LiveTask> {
         let mut tasks = self.tasks.lock();
         if let Some(task) = tasks.get(&id).and_then(Weak::upgrade) {
             return task;
@@ -82,7 +82,7 @@ impl LiveTasks {
     }
 
     /// Cancels a task, if it runs here.
-    pub fn cancel(&self, id: TaskId) {
+    pub(crate) fn cancel(&self, id: TaskId) {
         if let Some(task) = self.tasks.lock().get(&id).and_then(Weak::upgrade) {
             task.cancel.cancel();
             task.changed();

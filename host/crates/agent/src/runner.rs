@@ -73,7 +73,7 @@ words! {
 
 /// How a task ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub(crate) enum Ending {
     Completed(String),
     Failed(TaskCode, String),
     Cancelled,

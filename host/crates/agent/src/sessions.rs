@@ -5,7 +5,7 @@ use monstrum_api::sessions::{NewMessage, Session, SessionList, SessionMessage, S
 use monstrum_api::tasks::{NewTask, Task, TaskLimits};
 use monstrum_api::tools::Chat;
 use monstrum_core::operations::{Caller, OperationError, conversations};
-use monstrum_store::{Page, SessionFilter, SessionRow, TaskFilter};
+use monstrum_store::{Page, SessionFilter, SessionRow, TaskFilter, TaskRow};
 use monstrum_types::{SessionId, TaskId};
 
 use crate::tasks::{Tasks, sees, visible_bot};
@@ -58,11 +58,11 @@ impl Tasks {
         self.session_row(caller, id).await?;
         let filter = TaskFilter { session: Some(id), ..TaskFilter::default() };
         let listed = self.app.store.tasks(caller.workspace, filter, page).await?;
-        let message = |row| {
+        let message = |row: &TaskRow| -> Result<SessionMessage, OperationError> {
             let Task { id, status, instruction, result, created_at, ended_at, .. } = self.view(row)?;
             Ok(SessionMessage { task_id: id, status, text: instruction, answer: result, created_at, ended_at })
         };
-        let items = listed.items.iter().map(message).collect::<Result<_, OperationError>>()?;
+        let items = listed.items.iter().map(message).collect::<Result<_, _>>()?;
         Ok(List { items, next_cursor: listed.next_cursor.map(|cursor| cursor.to_string()) })
     }
 

@@ -12,28 +12,28 @@ use crate::present::{self, Shown};
 
 /// A call that has not ended.
 #[derive(Clone, Debug)]
-pub struct PlannedCall {
-    pub row: TaskStepRow,
-    pub content: CallContent,
+pub(crate) struct PlannedCall {
+    pub(crate) row: TaskStepRow,
+    pub(crate) content: CallContent,
 }
 
 impl PlannedCall {
     /// Returns the effect of the tool when the call was planned. An effect that cannot be read counts as the gravest.
     #[must_use]
-    pub fn effect(&self) -> Effect {
+    pub(crate) fn effect(&self) -> Effect {
         self.row.effect.as_deref().and_then(Effect::from_word).unwrap_or(Effect::Write)
     }
 
     /// Returns the id of the call in the audit.
     #[must_use]
-    pub fn request_id(&self) -> Option<RequestId> {
+    pub(crate) fn request_id(&self) -> Option<RequestId> {
         self.row.request_id
     }
 }
 
 /// The state of a task.
 #[derive(Debug, Default)]
-pub struct State {
+pub(crate) struct State {
     messages: Vec<Message>,
     /// The calls of the last round, in the order in which the model asked for them, each with its result.
     calls: Vec<(PlannedCall, Option<StepOutcome>)>,
@@ -52,12 +52,12 @@ pub struct State {
 impl State {
     /// Creates the state of a task that begins with `messages`.
     #[must_use]
-    pub fn new(messages: Vec<Message>) -> State {
+    pub(crate) fn new(messages: Vec<Message>) -> State {
         State { messages, ..State::default() }
     }
 
     /// Adds a step of the journal. Steps are added in their order.
-    pub fn add(&mut self, row: TaskStepRow, content: StepContent) {
+    pub(crate) fn add(&mut self, row: TaskStepRow, content: StepContent) {
         self.last_sequence = row.sequence;
         match content {
             StepContent::Round(round) => self.add_round(*round),
@@ -82,7 +82,7 @@ impl State {
     }
 
     /// Records the end of a call.
-    pub fn end(&mut self, sequence: i64, outcome: StepOutcome) {
+    pub(crate) fn end(&mut self, sequence: i64, outcome: StepOutcome) {
         if let Some((_, end)) = self.calls.iter_mut().find(|(call, _)| call.row.sequence == sequence) {
             *end = Some(outcome);
         }
@@ -90,12 +90,12 @@ impl State {
 
     /// Returns the calls that have not ended, in the order in which the model asked for them.
     #[must_use]
-    pub fn unended(&self) -> Vec<PlannedCall> {
+    pub(crate) fn unended(&self) -> Vec<PlannedCall> {
         self.calls.iter().filter(|(_, outcome)| outcome.is_none()).map(|(call, _)| call.clone()).collect()
     }
 
     /// Adds the results of the last round to the conversation. All its calls must have ended.
-    pub fn close_round(&mut self) {
+    pub(crate) fn close_round(&mut self) {
         for (call, outcome) in std::mem::take(&mut self.calls) {
             let Some(outcome) = outcome else { continue };
             let tool = call.row.tool.as_deref().unwrap_or_default();
@@ -121,43 +121,43 @@ impl State {
 
     /// Returns the conversation.
     #[must_use]
-    pub fn messages(&self) -> &[Message] {
+    pub(crate) fn messages(&self) -> &[Message] {
         &self.messages
     }
 
     /// Returns the text of the last round, if the model asked for nothing more.
     #[must_use]
-    pub fn answer(&self) -> Option<&str> {
+    pub(crate) fn answer(&self) -> Option<&str> {
         self.answer.as_deref()
     }
 
     /// Returns whether the task makes no progress.
     #[must_use]
-    pub fn is_stuck(&self) -> bool {
+    pub(crate) fn is_stuck(&self) -> bool {
         self.is_stuck
     }
 
     /// Returns the number of rounds in a row with calls that could not run.
     #[must_use]
-    pub fn malformed(&self) -> u32 {
+    pub(crate) fn malformed(&self) -> u32 {
         self.malformed
     }
 
     /// Returns the position of the next step.
     #[must_use]
-    pub fn next_sequence(&self) -> i64 {
+    pub(crate) fn next_sequence(&self) -> i64 {
         self.last_sequence + 1
     }
 
     /// Returns the number of steps: rounds, and calls that reached the pipeline.
     #[must_use]
-    pub fn used_steps(&self) -> u32 {
+    pub(crate) fn used_steps(&self) -> u32 {
         self.used_steps
     }
 
     /// Returns the tokens that the rounds have used.
     #[must_use]
-    pub fn usage(&self) -> TokenUsage {
+    pub(crate) fn usage(&self) -> TokenUsage {
         self.usage
     }
 }

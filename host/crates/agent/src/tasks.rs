@@ -333,7 +333,6 @@ pub(crate) fn sees(caller: &Caller, bot: BotId) -> bool {
 }
 
 /// Returns the bot to which a list is restricted, or `None` if the caller sees nothing of it.
-#[expect(clippy::option_option, reason = "the outer option says whether there is a list")]
 pub(crate) fn visible_bot(caller: &Caller, asked: Option<BotId>) -> Option<Option<BotId>> {
     if caller.kind != KeyKind::Bot {
         return Some(asked);

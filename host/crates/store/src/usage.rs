@@ -358,6 +358,7 @@ impl StoreRow {
         match self {
             StoreRow::Charge(_) | StoreRow::Usage(_) | StoreRow::Wake(_) => 0,
             StoreRow::Event(event) => event.sealed.len(),
+            StoreRow::TaskStep(step) => step.sealed.len(),
         }
     }
 
