@@ -6,14 +6,14 @@ use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
 use monstrum_core::policy::row_seals;
 use monstrum_store::{NewWake, StoreOptions};
-use monstrum_types::{UtcMillis, WakeClaimId, WakeKey, WakeKind, WorkspaceId};
+use monstrum_types::{Clock as _, SystemClock, UtcMillis, WakeClaimId, WakeKey, WakeKind, WorkspaceId};
 
 use crate::http::roles::faults;
 use crate::http::{Answers, workspace};
 use crate::world::{World, text};
 
-/// The year 2100.
-const FAR_AWAY_MS: i64 = 4_102_444_800_000;
+/// The time of the planted turns, in 2100: no test runs them.
+const LATER: UtcMillis = UtcMillis(4_102_444_800_000);
 
 /// Requests turns of tasks with these ids, as a part of the server would. The turn of `failing` has failed.
 pub(crate) async fn plant_wakes(
@@ -25,17 +25,17 @@ pub(crate) async fn plant_wakes(
 ) -> Result<()> {
     let store = row_seals::open_with_key_file(options, &data_dir.join("master.key")).await?;
     let workspace_id: WorkspaceId = workspace.parse()?;
-    // The engine of the server must not run these turns: the ids name no tasks.
-    let due_at = UtcMillis(FAR_AWAY_MS);
+    let due_at = LATER;
     for id in ids {
         let wake = NewWake { key: WakeKey::new(WakeKind::Task, *id)?, workspace_id, due_at, claim: None };
         ensure!(store.request_turns(&[wake]).await? == [true], "the workspace does not exist");
     }
     if let Some(id) = failing {
         let wake = (WakeKey::new(WakeKind::Task, id)?, due_at, WakeClaimId::new());
-        let claims = store.claim_wakes("node", &[wake], UtcMillis(2_000)).await?;
+        let claims = store.claim_wakes("node", &[wake], SystemClock.now()).await?;
         let claim = claims.first().context("the wake was not claimed")?;
-        store.fail_turn(claim, FAR_AWAY_MS, "the model does not answer", UtcMillis(2_000)).await?;
+        let delay_ms = LATER.since_ms(SystemClock.now());
+        store.fail_turn(claim, delay_ms, "the model does not answer", SystemClock.now()).await?;
     }
     store.close().await;
     Ok(())

@@ -4,6 +4,9 @@
 //! claim has an id, expires, and is renewed while the turn runs. Every transaction of a turn calls [`confirm_claim`] or
 //! [`end_turn`], which fail once the claim has been replaced, so that a host that was paused writes nothing.
 //!
+//! The engine works for all workspaces, so statements on single wakes do not require a workspace. Keys contain the ids of
+//! objects, and a handler reads its object in the workspace of the wake.
+//!
 //! Times come from the clock of the database with PostgreSQL, whose hosts could disagree, and from the caller with SQLite.
 
 mod failing;

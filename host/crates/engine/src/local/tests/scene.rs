@@ -16,7 +16,8 @@ pub(super) const START: UtcMillis = UtcMillis(1_000_000);
 /// The time that a test waits for an event before it fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-type Work = Box<dyn for<'a> Fn(&'a Turn, Context) -> BoxFuture<'a, Result<TurnOutcome, TurnError>> + Send + Sync>;
+pub(super) type Ended<'a> = BoxFuture<'a, Result<TurnOutcome, TurnError>>;
+type Work = Box<dyn for<'a> Fn(&'a Turn, Context) -> Ended<'a> + Send + Sync>;
 
 /// What the closure of a test knows besides its turn.
 pub(super) struct Context {
@@ -92,7 +93,7 @@ pub(super) struct Scene {
 }
 
 /// Has no more work.
-pub(super) fn done<'a>() -> BoxFuture<'a, Result<TurnOutcome, TurnError>> {
+pub(super) fn done<'a>() -> Ended<'a> {
     Box::pin(async { Ok(TurnOutcome::Done) })
 }
 
@@ -115,7 +116,7 @@ impl Scene {
     /// Creates a database, and an engine of the host `a` that drives.
     pub(super) async fn new(
         kind: WakeKind,
-        work: impl for<'a> Fn(&'a Turn, Context) -> BoxFuture<'a, Result<TurnOutcome, TurnError>> + Send + Sync + 'static,
+        work: impl for<'a> Fn(&'a Turn, Context) -> Ended<'a> + Send + Sync + 'static,
     ) -> Scene {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
@@ -133,7 +134,7 @@ impl Scene {
         scene: &Scene,
         node: &str,
         kind: WakeKind,
-        work: impl for<'a> Fn(&'a Turn, Context) -> BoxFuture<'a, Result<TurnOutcome, TurnError>> + Send + Sync + 'static,
+        work: impl for<'a> Fn(&'a Turn, Context) -> Ended<'a> + Send + Sync + 'static,
     ) -> Scene {
         Scene::on(scene.local.0.store.clone(), node, Arc::clone(&scene.clock), kind, work).await
     }
@@ -143,7 +144,7 @@ impl Scene {
         node: &str,
         clock: Arc<FixedClock>,
         kind: WakeKind,
-        work: impl for<'a> Fn(&'a Turn, Context) -> BoxFuture<'a, Result<TurnOutcome, TurnError>> + Send + Sync + 'static,
+        work: impl for<'a> Fn(&'a Turn, Context) -> Ended<'a> + Send + Sync + 'static,
     ) -> Scene {
         let workspace = store.workspace_named(monstrum_store::DEFAULT_WORKSPACE).await.unwrap().unwrap().id;
         let recorded = Arc::new(Recorded::default());
@@ -159,7 +160,7 @@ impl Scene {
     pub(super) fn handle(
         &self,
         kind: WakeKind,
-        work: impl for<'a> Fn(&'a Turn, Context) -> BoxFuture<'a, Result<TurnOutcome, TurnError>> + Send + Sync + 'static,
+        work: impl for<'a> Fn(&'a Turn, Context) -> Ended<'a> + Send + Sync + 'static,
     ) {
         let (work, engine): (Work, _) = (Box::new(work), Arc::downgrade(&self.local.0));
         self.local.register(Arc::new(Described { kind, work, engine, ran: Arc::clone(&self.ran) }));
