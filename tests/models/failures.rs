@@ -133,7 +133,7 @@ async fn a_silent_server_is_given_up() -> Result<()> {
 async fn a_round_over_eight_mebibytes_is_refused() -> Result<()> {
     let models = Models::start().await?;
     let long = LlmReply::piece(&"x".repeat(1 << 20));
-    let (outcome, failure, requests) = failed(&models, vec![LlmReply::stream(&vec![long; 9])]).await?;
+    let (outcome, failure, requests) = failed(&models, vec![LlmReply::stream(&[(); 9].map(|()| long.clone()))]).await?;
     let found = (outcome.code, failure, requests);
     assert_eq!(found, (Some(Code::ResultTooLarge), Some(RoundFailure::Rejected), 1));
     models.host.stop().await;
