@@ -204,3 +204,23 @@ async fn a_key_that_the_model_repeats_over_several_pieces_is_redacted() -> Resul
     models.host.stop().await;
     Ok(())
 }
+
+#[tokio::test]
+async fn a_filtered_or_cut_answer_is_an_answer_whose_calls_do_not_run() -> Result<()> {
+    let models = Models::start().await?;
+    for (reason, finish) in [("content_filter", FinishReason::ContentFilter), ("length", FinishReason::Length)] {
+        let mut chunks = two_calls();
+        chunks.pop();
+        chunks.push(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}));
+        models.llm.prepare([LlmReply::stream(&chunks)]);
+        let exchange = exchange();
+        let answer = models.run(&exchange).await?;
+        assert_eq!(answer.outcome.status, Status::Success, "{:?}", answer.outcome);
+        let round = exchange.answer().context("the round has no answer")?;
+        assert_eq!(round.finish, finish);
+        assert!(round.runnable(&round.message.calls[0]).is_err(), "{reason}");
+    }
+    assert_eq!(models.llm.requests().len(), 2, "neither is tried again");
+    models.host.stop().await;
+    Ok(())
+}
