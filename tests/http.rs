@@ -4,6 +4,7 @@
 mod access;
 mod audit;
 mod bots;
+mod budgets;
 mod changes;
 mod connections;
 mod console;

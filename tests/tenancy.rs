@@ -54,6 +54,11 @@ impl Tenant {
         let token_url = format!("https://id.example/{marker}");
         let provider = json!({ "resource_type": "test-echo", "client_id": marker, "token_url": token_url });
         let provider = made(&admin, "/api/oauth/providers", &provider).await?;
+        for (id, subject) in [(json!(bot), "bot"), (json!({ "app_id": marker, "user_id": marker }), "user")] {
+            let budget = json!({ "subject": subject, "id": id, "monthly_credits_millionths": 5_000_000 });
+            let (status, set) = admin.put("/api/budgets", &budget).await?;
+            ensure!(status == 200, "{set}");
+        }
         let (operator_id, operator) = key(json!({ "name": NAME, "kind": "operator" })).await?;
         let (_, bot_key) = key(json!({ "name": "bot", "kind": "bot", "bot_id": bot })).await?;
         let sandbox = plant(store.clone(), world.server.data_dir(), text(&workspace["id"]), &bot, NAME, NAME).await?;
@@ -109,6 +114,8 @@ impl Tenant {
             "/api/audit/changes",
             "/api/oauth/providers",
             "/api/sandboxes",
+            "/api/budgets",
+            "/api/usage",
             "/api/export",
         ]
         .map(str::to_owned);
@@ -223,6 +230,7 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         (Method::PATCH, &binding, json!({ "role_id": role })),
         (Method::PATCH, &foreign_binding, json!({ "enabled": false })),
         (Method::DELETE, &foreign_binding, Value::Null),
+        (Method::PUT, "/api/budgets", json!({ "subject": "bot", "id": theirs, "monthly_tokens": 1 })),
         (Method::POST, &call, json!({ "params": { "repo": other.marker }, "resource_id": resource })),
         (Method::POST, &check, json!({ "params": {}, "resource_id": resource })),
     ];
@@ -237,6 +245,9 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         format!("/api/roles?cursor={role}"),
         format!("/api/resources?cursor={resource}&limit=1000"),
         format!("/api/keys?cursor={}", other.id("keys")),
+        "/api/budgets?limit=1000".to_owned(),
+        format!("/api/budgets?cursor=bot/{theirs}"),
+        "/api/usage?by=bot,user,task,model".to_owned(),
         format!("/api/search?q={NAME}"),
         format!("/api/search?q={}", other.id("request_id")),
         format!("/api/sandboxes?app_id={NAME}&chat_id={NAME}"),

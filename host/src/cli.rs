@@ -26,6 +26,7 @@ mod folder;
 mod key;
 mod logs;
 mod mcp;
+mod monthly_usage;
 mod names;
 mod oauth;
 mod objects;
@@ -150,6 +151,7 @@ enum Command {
     Binding(binding::Binding),
     #[command(subcommand)]
     Budget(budget::Budget),
+    Usage(monthly_usage::Usage),
     #[command(subcommand)]
     Workspace(workspace::Workspace),
     Export(configuration::Export),
@@ -235,6 +237,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Role(role) => role.run(&options).await,
             Command::Binding(binding) => binding.run(&options).await,
             Command::Budget(budget) => budget.run(&options).await,
+            Command::Usage(usage) => usage.run(&options).await,
             Command::Workspace(workspace) => workspace.run(&options).await,
             Command::Export(export) => export.run(&options).await,
             Command::Apply(apply) => apply.run(&options).await,

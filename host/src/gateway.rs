@@ -11,6 +11,7 @@ mod attention;
 mod audit;
 mod bindings;
 mod bots;
+mod budgets;
 mod console;
 mod conversations;
 mod credentials;
@@ -173,6 +174,8 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(bots::list))
         .routes(routes!(bots::show, bots::update, bots::delete))
         .routes(routes!(bots::usage))
+        .routes(routes!(budgets::list, budgets::set))
+        .routes(routes!(budgets::usage))
         .routes(routes!(access::access))
         .routes(routes!(access::preview))
         .routes(routes!(bots::prompt))

@@ -41,6 +41,7 @@ const COMMANDS: &str = "
     budget list
     budget show
     budget delete
+    usage
     workspace create
     workspace list
     workspace show
@@ -109,7 +110,8 @@ async fn every_command_helps() -> Result<()> {
       oauth        Authorize resources by OAuth
       role         Create, list, show, edit and delete roles
       binding      Create, list, show, edit and delete bindings, which give bots the use of resources
-      budget       Set, show, list and delete the monthly token budgets of bots
+      budget       Set, show, list and delete the monthly budgets of the workspace, its bots and its users
+      usage        Show what bots, users, tasks and models have cost in a month
       workspace    Create, list, show, edit and delete workspaces
       export       Print the configuration of a workspace as YAML
       apply        Change the configuration of a workspace to that of YAML files

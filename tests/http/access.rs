@@ -209,6 +209,7 @@ impl Fresh {
             "POST /api/resources/{id}/tools/approve" | "POST /api/resources/{id}/tools/reject" => {
                 json!({ "tools": [{ "original_name": "absent", "digest": format!("sha256:{:064}", 0) }] })
             }
+            "PUT /api/budgets" => json!({ "subject": "user", "id": "*", "monthly_tokens": 1_000_000 }),
             "PUT /api/resources/{id}/credential" => {
                 json!({ "auth_method": "token", "fields": { "access_token": TOKEN } })
             }
@@ -308,6 +309,8 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     POST   /api/bots/{id}/tools/{tool}/call                   401  401  200  200  200  403  200  404
     POST   /api/bots/{id}/tools/{tool}/check                  401  401  200  200  200  403  200  404
     GET    /api/bots/{id}/usage                               401  401  200  200  200  403  403  404
+    GET    /api/budgets                                       401  401  200  200  200  403  403  200
+    PUT    /api/budgets                                       401  401  200  200  403  403  403  200
     DELETE /api/chats/{chat_id}                               401  401  202  202  202  403  202  202
     POST   /api/console/tickets                               401  401  201  201  201  201  403  201
     POST   /api/core/ai/sandbox/download                      401  401  503  503  503  403  403  404
@@ -377,6 +380,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/trust                                         401  401  200  403  403  403  403  403
     POST   /api/trust                                         401  401  201  403  403  403  403  403
     DELETE /api/trust/{id}                                    401  401  204  403  403  403  403  403
+    GET    /api/usage                                         401  401  200  200  200  403  403  200
     GET    /api/workspaces                                    401  401  200  403  403  403  403  403
     POST   /api/workspaces                                    401  401  201  403  403  403  403  403
     GET    /api/workspaces/{id}                               401  401  200  403  403  403  403  403

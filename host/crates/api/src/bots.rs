@@ -50,15 +50,25 @@ pub struct Usage {
     pub items: Vec<MonthlyUsage>,
 }
 
-/// The cost of the calls in one month, as declared in the manifests of their tools. Calls of tools without a cost are
-/// not counted.
+/// The cost of the calls in one month, as declared in the manifests of their tools, and of the rounds with models. Calls of
+/// tools without a cost are not counted.
 #[derive(Serialize, ToSchema)]
 pub struct MonthlyUsage {
     /// The month in UTC.
     #[schema(example = "2026-11")]
     pub month: String,
+    /// The number of all tokens: those of rounds, and the cost of calls.
     pub tokens: i64,
+    /// The number of tokens that models have read.
+    pub tokens_input: i64,
+    /// The number of tokens that models have written.
+    pub tokens_output: i64,
     pub credits_millionths: i64,
+    /// The number of rounds.
+    pub rounds: i64,
+    /// The number of rounds whose tokens are an estimate.
+    pub rounds_estimated: i64,
+    /// The number of calls with a cost, without the rounds.
     pub calls: i64,
 }
 

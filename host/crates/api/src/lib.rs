@@ -12,6 +12,7 @@ pub mod attention;
 pub mod audit;
 pub mod bindings;
 pub mod bots;
+pub mod budgets;
 pub mod console;
 pub mod credentials;
 pub mod demo;

@@ -13,6 +13,7 @@ pub mod audit;
 pub mod audit_feed;
 pub mod bindings;
 pub mod bots;
+pub mod budgets;
 mod caller;
 pub mod calls;
 mod change;

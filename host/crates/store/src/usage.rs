@@ -210,11 +210,12 @@ const CHARGE_TOTALS: &str = add_totals!(concat!(
      cast($13 as bigint) as credits_max union all select 'bot', cast($2 as text), cast($14 as bigint), \
      cast($15 as bigint) union all select 'user', cast($4 as text), cast($16 as bigint), cast($17 as bigint)) as limits \
      left join usage_totals on usage_totals.workspace_id = $1 and usage_totals.subject = limits.subject \
-     and usage_totals.holder = limits.holder and usage_totals.month = $3 where ",
+     and usage_totals.holder = limits.holder and usage_totals.month = $3 \
+     where (limits.subject <> 'user' or limits.holder <> '') and (",
     exceeds!("$5", "tokens_max", "tokens", "tokens_input + tokens_output"),
     " or ",
     exceeds!("$8", "credits_max", "credits_millionths", "credits_millionths"),
-    ")",
+    "))",
 ));
 
 /// Adds to the usage of a task.

@@ -56,6 +56,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "oauth", description = "Obtaining and refreshing credentials through OAuth"),
         (name = "roles", description = "Named sets of permissions"),
         (name = "bots", description = "Identities of agents, which act only through tools"),
+        (name = "budgets", description = "Monthly limits of workspaces, bots and users, and what they have spent"),
         (name = "bindings", description = "The resources that a bot may use, with permissions and limits"),
         (name = "tools", description = "Listing, checking and calling the tools of a bot"),
         (name = "approvals", description = "Decisions of people about calls that gates hold back"),
@@ -346,6 +347,9 @@ mod tests {
         GET /api/bots/{id}/tools
         GET /api/bots/{id}/usage
         GET /api/bots/{id}/access
+        GET /api/budgets
+        PUT /api/budgets
+        GET /api/usage
         POST /api/bots/{id}/resources/preview
         GET /api/bots/{id}/prompt
         GET /api/sandboxes

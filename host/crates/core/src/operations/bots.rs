@@ -114,11 +114,15 @@ pub async fn show(app: &App, caller: &Operator, id: BotId) -> Result<Bot, Operat
 pub async fn usage(app: &App, caller: &Operator, id: BotId, task_id: Option<&str>) -> Result<Usage, OperationError> {
     app.store.bot(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("bot"))?;
     let rows = app.store.usage(caller.workspace, id, task_id).await?;
-    let items = rows.into_iter().map(|UsageRow { month, tokens, credits_millionths, calls }| MonthlyUsage {
-        month,
-        tokens,
-        credits_millionths,
-        calls,
+    let items = rows.into_iter().map(|row: UsageRow| MonthlyUsage {
+        month: row.month,
+        tokens: row.tokens,
+        tokens_input: row.tokens_input,
+        tokens_output: row.tokens_output,
+        credits_millionths: row.credits_millionths,
+        rounds: row.rounds,
+        rounds_estimated: row.rounds_estimated,
+        calls: row.calls,
     });
     Ok(Usage { items: items.collect() })
 }

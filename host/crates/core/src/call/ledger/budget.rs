@@ -80,7 +80,7 @@ impl Exceeded {
     /// Returns the outcome of the refused call. `what` is the beginning of the message.
     pub(super) fn outcome(&self, what: &str, month: &str) -> CallOutcome {
         let Exceeded { payer, unit, amount, limit, spent, reserved } = *self;
-        let shown = |number| match unit {
+        let shown = |number: i64| match unit {
             Unit::Tokens => number.to_string(),
             Unit::Credits => credits(number),
         };

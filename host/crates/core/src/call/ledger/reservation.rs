@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use monstrum_store::ReservationRow;
+use monstrum_store::{ReservationRow, Spent};
 use monstrum_types::{AppUser, BotId, CallOutcome, Code, RequestId, ReservationId, WorkspaceId};
 use tokio::runtime::Handle;
 
@@ -137,7 +137,7 @@ impl Ledger {
             node: self.node.clone(),
             expires_at: now.plus_ms(RESERVED_MS_MAX),
         };
-        let decide = |spent| {
+        let decide = |spent: [Spent; 3]| -> Result<(u64, ReservationRow), Exceeded> {
             let output = cost.fitting(limits, spent)?;
             let credits_millionths = cost.credits(output).min(RESERVED_MAX);
             Ok((output, ReservationRow { tokens_output: reserved(output), credits_millionths, ..empty.clone() }))
@@ -151,7 +151,7 @@ impl Ledger {
                 runtime: Handle::current(),
                 is_settled: false,
             }),
-            Ok(Some(Err(exceeded))) => Err(Exceeded::outcome(&exceeded, "this round needs at least", &month)),
+            Ok(Some(Err(exceeded))) => Err(exceeded.outcome("this round needs at least", &month)),
             Ok(None) => Err(CallOutcome::error(Code::Budget, "the bot of this round was deleted").by_rule("budget")),
             Err(error) => {
                 tracing::error!(%error, "a reservation could not be written");
