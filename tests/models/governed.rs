@@ -18,7 +18,7 @@ use crate::world::{World, eventually, text};
 /// The revision of MCP without sessions.
 const MCP_REVISION: &str = "2026-07-28";
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_tool_is_unknown_to_every_other_caller() -> Result<()> {
     let server = Server::prepare(&["test-caller"])?;
     let manifest = server.plugins_dir().join("test-caller/monstrum.yaml");
@@ -67,7 +67,7 @@ async fn the_tool_is_unknown_to_every_other_caller() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_model_outside_of_the_scope_is_denied() -> Result<()> {
     let models = Models::start().await?;
     let path = format!("/api/bots/{}/resources/{}", models.bot, models.binding);
@@ -89,7 +89,7 @@ async fn a_model_outside_of_the_scope_is_denied() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_binding_that_is_removed_ends_the_round_and_its_connection() -> Result<()> {
     let models = Models::start().await?;
     models.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I will go on and on")]).silent()]);
@@ -116,7 +116,7 @@ async fn charged(models: &Models) -> Result<()> {
     eventually("the round is charged", async || Ok((models.used().await?[2..] == [1, 1]).then_some(()))).await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_round_closes_its_connection_and_is_charged() -> Result<()> {
     let models = Models::start().await?;
     models.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I will go on and on")]).silent()]);
@@ -131,7 +131,7 @@ async fn a_cancelled_round_closes_its_connection_and_is_charged() -> Result<()> 
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_gate_stops_a_round_only_by_its_exact_name() -> Result<()> {
     let models = Models::start().await?;
     let bot = format!("/api/bots/{}", models.bot);
@@ -152,7 +152,7 @@ async fn a_gate_stops_a_round_only_by_its_exact_name() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_bot_without_budget_asks_no_model() -> Result<()> {
     let models = Models::start().await?;
     let bot = format!("/api/bots/{}", models.bot);
@@ -171,7 +171,7 @@ async fn a_bot_without_budget_asks_no_model() -> Result<()> {
 }
 
 /// The key and the words of the user are in no file of the host except for the sealed credential.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn neither_the_key_nor_the_conversation_is_stored() -> Result<()> {
     let models = Models::start().await?;
     models.llm.prepare([
@@ -200,7 +200,7 @@ async fn neither_the_key_nor_the_conversation_is_stored() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_candidates_of_a_bot_are_its_models_through_active_bindings() -> Result<()> {
     let models = Models::with(&json!({ "alias": "quick" }), &json!({})).await?;
     let bot = format!("/api/bots/{}", models.bot);
