@@ -101,7 +101,7 @@ async fn the_tokens_of_a_bot_are_a_field_of_the_bot() -> Result<()> {
     let (_, list) = api.get("/api/budgets").await?;
     assert_eq!([&list["items"][0]["monthly_tokens"], &list["items"][0]["monthly_credits_millionths"]], [6, 9]);
     let (_, changes) = api.get("/api/audit/changes").await?;
-    let change = changes["items"].as_array().context("a list")?.iter().find(|item| item["change"] == "budget.set");
+    let change = changes["items"].as_array().context("a list")?.iter().find(|item| item["change"] == "budget.update");
     let change = change.with_context(|| format!("the change of the budget is not in the audit: {changes}"))?;
     let budget = |tokens: Value, credits: Value| {
         json!({

@@ -53,7 +53,7 @@ words! {
         Limit = "limit",
         /// The plugin or the bot has too many calls in flight.
         Busy = "busy",
-        /// The bot's token budget is spent.
+        /// A budget of the bot, the workspace or the user is spent.
         Budget = "budget",
         /// The resource has no usable credential.
         Unauthenticated = "unauthenticated",
