@@ -41,7 +41,7 @@ impl Models {
 
     /// Starts a host. `model` and `config` are added to the model and to the configuration of the resource.
     pub(crate) async fn with(model: &Value, config: &Value) -> Result<Models> {
-        let (host, llm) = (InProcess::start(&[]).await?, FakeLlm::start().await?);
+        let (host, llm) = (InProcess::start_without_sandboxes(&[]).await?, FakeLlm::start().await?);
         let api = host.api()?;
         let resource = made(&api, "/api/resources", &resource("models", &llm.url(), model, config)).await?;
         let key = json!({ "auth_method": "api_key", "fields": { "api_key": KEY } });

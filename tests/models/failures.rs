@@ -22,7 +22,7 @@ fn error(status: u16, error: &Value) -> LlmReply {
     LlmReply::json(status, &json!({ "error": error }))
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_full_server_is_asked_again_after_the_delay_that_it_names() -> Result<()> {
     let models = Models::start().await?;
     let full = error(429, &json!({"message": "slow down"})).header("retry-after", "0");
@@ -41,7 +41,7 @@ async fn a_full_server_is_asked_again_after_the_delay_that_it_names() -> Result<
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_broken_server_is_asked_four_times() -> Result<()> {
     let models = Models::start().await?;
     let broken = || error(500, &json!({"message": "it broke"}));
@@ -53,7 +53,7 @@ async fn a_broken_server_is_asked_four_times() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn what_another_try_cannot_change_is_not_tried_again() -> Result<()> {
     let models = Models::start().await?;
     for (reply, failure, may_try_next) in [
@@ -76,7 +76,7 @@ async fn what_another_try_cannot_change_is_not_tried_again() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_broken_answer_is_tried_again_if_nobody_has_heard_of_it() -> Result<()> {
     let models = Models::start().await?;
     let begin = [LlmReply::piece("Half of")];
@@ -109,7 +109,7 @@ async fn a_broken_answer_is_tried_again_if_nobody_has_heard_of_it() -> Result<()
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_silent_server_is_given_up() -> Result<()> {
     let models = Models::with(&json!({}), &json!({ "idle_s": 1, "first_byte_s": 1, "total_s": 2 })).await?;
     let silent = |chunks: &[Value]| LlmReply::chunks(chunks).silent();
@@ -129,18 +129,18 @@ async fn a_silent_server_is_given_up() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_round_over_eight_mebibytes_is_refused() -> Result<()> {
     let models = Models::start().await?;
     let long = LlmReply::piece(&"x".repeat(1 << 20));
-    let (outcome, failure, requests) = failed(&models, vec![LlmReply::stream(&vec![long; 9])]).await?;
+    let (outcome, failure, requests) = failed(&models, vec![LlmReply::stream(&[(); 9].map(|()| long.clone()))]).await?;
     let found = (outcome.code, failure, requests);
     assert_eq!(found, (Some(Code::ResultTooLarge), Some(RoundFailure::Rejected), 1));
     models.host.stop().await;
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_resource_without_a_credential_sends_none() -> Result<()> {
     let models = Models::start().await?;
     let credential = format!("/api/resources/{}/credential", models.resource);
@@ -155,7 +155,7 @@ async fn a_resource_without_a_credential_sends_none() -> Result<()> {
 }
 
 /// The parameters that are judged and recorded must describe the request that is sent.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn parameters_of_another_round_are_refused() -> Result<()> {
     let models = Models::start().await?;
     let (one, mut other) = (exchange(), super::request());

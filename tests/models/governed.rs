@@ -8,19 +8,24 @@ use monstrum_core::call_types::round::RoundExchange;
 use monstrum_core::models::{NoModel, candidates};
 use monstrum_types::{BotId, Clock as _, Code, Status, SystemClock};
 use serde_json::{Value, json};
-use support::{FakeLlm, LlmReply};
+use support::{FakeLlm, LlmReply, Server};
 
 use super::{KEY, Models, SAID, bind, exchange, heard, resource};
 use crate::http::{made, send};
 use crate::stable::stable;
-use crate::world::{World, text};
+use crate::world::{World, eventually, text};
 
 /// The revision of MCP without sessions.
 const MCP_REVISION: &str = "2026-07-28";
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_tool_is_unknown_to_every_other_caller() -> Result<()> {
-    let world = World::with(&["test-caller"]).await?;
+    let server = Server::prepare(&["test-caller"])?;
+    let manifest = server.plugins_dir().join("test-caller/monstrum.yaml");
+    let text_of_manifest = std::fs::read_to_string(&manifest)?;
+    let calls = text_of_manifest.lines().find(|line| line.starts_with("  calls: ")).context("no list of calls")?;
+    std::fs::write(&manifest, text_of_manifest.replace(calls, "  calls: [\"*\"]"))?;
+    let world = World::on(server).await?;
     let llm = FakeLlm::start().await?;
     let resource = made(&world.api, "/api/resources", &resource("models", &llm.url(), &json!({}), &json!({}))).await?;
     bind(&world.api, &world.bot, &resource, &json!({ "permissions": { "allowed_operations": ["*"] } })).await?;
@@ -35,10 +40,12 @@ async fn the_tool_is_unknown_to_every_other_caller() -> Result<()> {
     let told = |answer: &Value| text(&answer["message"]).replace("llm_nothing", "llm_complete");
     assert_eq!(told(&called), told(&unknown), "the answer is that of a tool that does not exist");
     let through = world.call("test_caller_call", &json!({ "tool": "llm_complete", "params": params })).await?;
-    assert!(through.to_string().contains("permission_denied"), "{through}");
+    let last = &through["data"]["last"];
+    assert_eq!((text(&last["status"]), text(&last["code"])), ("permission_denied", "denied"), "{through}");
     let checked = world.check("llm_complete", &params).await?;
     ensure!(checked["decision"] == "deny" || checked["allowed"] == false, "{checked}");
     assert!(!world.tools().await?.iter().any(|tool| tool.starts_with("llm_")));
+    let own = world.api.with_key(&world.api.new_key("bot", Some(&world.bot)).await?);
     let over_mcp = async |tool: &str| -> Result<String> {
         let meta = json!({
             "io.modelcontextprotocol/protocolVersion": MCP_REVISION,
@@ -46,7 +53,7 @@ async fn the_tool_is_unknown_to_every_other_caller() -> Result<()> {
             "io.modelcontextprotocol/clientCapabilities": {},
         });
         let sent = json!({"name": tool, "arguments": params, "_meta": meta});
-        let request = world.api.request(reqwest::Method::POST, &format!("/mcp/{}", world.bot));
+        let request = own.request(reqwest::Method::POST, &format!("/mcp/{}", world.bot));
         let request = request.header("accept", "application/json, text/event-stream").header("mcp-name", tool);
         let request = request.header("mcp-protocol-version", MCP_REVISION).header("mcp-method", "tools/call");
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": sent});
@@ -60,7 +67,7 @@ async fn the_tool_is_unknown_to_every_other_caller() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_model_outside_of_the_scope_is_denied() -> Result<()> {
     let models = Models::start().await?;
     let path = format!("/api/bots/{}/resources/{}", models.bot, models.binding);
@@ -82,7 +89,7 @@ async fn a_model_outside_of_the_scope_is_denied() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_binding_that_is_removed_ends_the_round_and_its_connection() -> Result<()> {
     let models = Models::start().await?;
     models.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I will go on and on")]).silent()]);
@@ -106,11 +113,10 @@ async fn a_binding_that_is_removed_ends_the_round_and_its_connection() -> Result
 
 /// Waits until one round is charged by its estimate. A round that was ended from outside is charged in the background.
 async fn charged(models: &Models) -> Result<()> {
-    let is_charged = async || Ok((models.used().await?[2..] == [1, 1]).then_some(()));
-    crate::world::eventually("the round is charged", is_charged).await
+    eventually("the round is charged", async || Ok((models.used().await?[2..] == [1, 1]).then_some(()))).await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_round_closes_its_connection_and_is_charged() -> Result<()> {
     let models = Models::start().await?;
     models.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I will go on and on")]).silent()]);
@@ -125,7 +131,7 @@ async fn a_cancelled_round_closes_its_connection_and_is_charged() -> Result<()> 
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_gate_stops_a_round_only_by_its_exact_name() -> Result<()> {
     let models = Models::start().await?;
     let bot = format!("/api/bots/{}", models.bot);
@@ -146,7 +152,7 @@ async fn a_gate_stops_a_round_only_by_its_exact_name() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_bot_without_budget_asks_no_model() -> Result<()> {
     let models = Models::start().await?;
     let bot = format!("/api/bots/{}", models.bot);
@@ -165,7 +171,7 @@ async fn a_bot_without_budget_asks_no_model() -> Result<()> {
 }
 
 /// The key and the words of the user are in no file of the host except for the sealed credential.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn neither_the_key_nor_the_conversation_is_stored() -> Result<()> {
     let models = Models::start().await?;
     models.llm.prepare([
@@ -194,7 +200,7 @@ async fn neither_the_key_nor_the_conversation_is_stored() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_candidates_of_a_bot_are_its_models_through_active_bindings() -> Result<()> {
     let models = Models::with(&json!({ "alias": "quick" }), &json!({})).await?;
     let bot = format!("/api/bots/{}", models.bot);

@@ -36,7 +36,7 @@ fn usage() -> Value {
     json!({"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 20, "prompt_tokens_details": details}})
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_streamed_round_with_two_calls_is_heard_answered_recorded_and_charged() -> Result<()> {
     let models = Models::start().await?;
     let mut chunks = two_calls();
@@ -78,7 +78,7 @@ async fn a_streamed_round_with_two_calls_is_heard_answered_recorded_and_charged(
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn usage_that_is_not_reported_is_estimated() -> Result<()> {
     let models = Models::start().await?;
     models.llm.prepare([LlmReply::stream(&two_calls())]);
@@ -96,7 +96,7 @@ async fn usage_that_is_not_reported_is_estimated() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_is_a_document_is_heard_whole() -> Result<()> {
     let models = Models::start().await?;
     let message = json!({"role": "assistant", "content": "At once."});
@@ -111,7 +111,7 @@ async fn an_answer_that_is_a_document_is_heard_whole() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn options_and_the_configuration_of_the_model_are_sent() -> Result<()> {
     let model = json!({ "parallel_tools": false, "tool_schema": "plain", "extra": { "top_k": 5 } });
     let models = Models::with(&model, &json!({ "key_header": "api-key" })).await?;
@@ -140,7 +140,7 @@ async fn options_and_the_configuration_of_the_model_are_sent() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_model_without_tools_or_images_is_sent_none() -> Result<()> {
     let models = Models::with(&json!({ "tools": false }), &json!({})).await?;
     models.llm.prepare([LlmReply::says(&["Yes."])]);
@@ -158,7 +158,7 @@ async fn a_model_without_tools_or_images_is_sent_none() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_wants_the_other_field_gets_it_from_then_on() -> Result<()> {
     let models = Models::start().await?;
     let message = "Unsupported parameter: use 'max_completion_tokens' instead of 'max_tokens'.";
@@ -175,7 +175,7 @@ async fn a_server_that_wants_the_other_field_gets_it_from_then_on() -> Result<()
 }
 
 /// The model repeats the key, in pieces of every length.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_the_model_repeats_over_several_pieces_is_redacted() -> Result<()> {
     let models = Models::start().await?;
     for length in [1, 3, KEY.len() - 1, KEY.len()] {
@@ -201,6 +201,26 @@ async fn a_key_that_the_model_repeats_over_several_pieces_is_redacted() -> Resul
         assert_eq!(round.message.calls[0].arguments.as_str(), "{\"city\": \"[redacted]\"}");
         assert!(!format!("{round:?}").contains(KEY), "{round:?}");
     }
+    models.host.stop().await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filtered_or_cut_answer_is_an_answer_whose_calls_do_not_run() -> Result<()> {
+    let models = Models::start().await?;
+    for (reason, finish) in [("content_filter", FinishReason::ContentFilter), ("length", FinishReason::Length)] {
+        let mut chunks = two_calls();
+        chunks.pop();
+        chunks.push(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}));
+        models.llm.prepare([LlmReply::stream(&chunks)]);
+        let exchange = exchange();
+        let answer = models.run(&exchange).await?;
+        assert_eq!(answer.outcome.status, Status::Success, "{:?}", answer.outcome);
+        let round = exchange.answer().context("the round has no answer")?;
+        assert_eq!(round.finish, finish);
+        assert!(round.runnable(&round.message.calls[0]).is_err(), "{reason}");
+    }
+    assert_eq!(models.llm.requests().len(), 2, "neither is tried again");
     models.host.stop().await;
     Ok(())
 }

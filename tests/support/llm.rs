@@ -137,9 +137,10 @@ impl LlmReply {
             Err(std::io::Error::other("the connection breaks"))
         });
         let end = end.take(usize::from(after != After::End));
-        let body = chunks.chain(end).map(move |chunk: Result<Bytes, std::io::Error>| {
-            let _open = &open;
-            chunk
+        let body = Box::pin(chunks.chain(end));
+        let body = stream::unfold((body, open), |(mut body, open)| async move {
+            let chunk: Result<Bytes, std::io::Error> = body.next().await?;
+            Some((chunk, (body, open)))
         });
         response.body(Body::from_stream(body)).expect("the headers are valid")
     }

@@ -146,7 +146,7 @@ impl RoundExchange {
         (model, output_tokens): (&str, u64),
         deltas: Option<mpsc::Sender<RoundDelta>>,
     ) -> RoundExchange {
-        let text = serde_json::to_vec(&request).unwrap_or_default();
+        let text = serde_json::to_vec(&request).expect("a request consists of JSON values");
         let params = json!({
             "model": model,
             "messages": request.messages.len(),
