@@ -23,10 +23,11 @@ pub enum JournalError {
 }
 
 /// The limits of a task, with their defaults filled in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     pub steps: u32,
     pub tokens: Option<u64>,
+    pub credits: Option<f64>,
     pub wall_s: u32,
 }
 
@@ -247,7 +248,7 @@ mod tests {
     fn a_task_opens_only_in_its_row() {
         let vault = vault();
         let chat = Chat { app_id: "a".to_owned(), user_id: "u".to_owned(), chat_id: "c".to_owned() };
-        let limits = Limits { steps: 50, tokens: None, wall_s: 60 };
+        let limits = Limits { steps: 50, tokens: None, credits: None, wall_s: 60 };
         let key = CallerKey { id: KeyId::new(), hash: [7; 32] };
         let content = TaskContent::new("Do it.".to_owned(), None, limits, chat, key);
         let mut row = row();

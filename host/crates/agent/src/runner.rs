@@ -299,6 +299,10 @@ impl TaskTurn<'_> {
             if let Some(ending) = self.ending(&state) {
                 return Ok(Some(ending));
             }
+            if self.has_spent_its_credits().await? {
+                let message = "the task has used all its credits without an answer".to_owned();
+                return Ok(Some(Ending::Failed(TaskCode::Budget, message)));
+            }
             match self.round(&mut state).await? {
                 RoundEnd::Goes => {}
                 RoundEnd::Ends(ending) => return Ok(Some(ending)),
@@ -331,6 +335,17 @@ impl TaskTurn<'_> {
             return failed(TaskCode::Budget, "the task has used all its tokens without an answer");
         }
         None
+    }
+
+    /// Returns whether the rounds and calls of the task have cost all credits that it has.
+    async fn has_spent_its_credits(&self) -> Result<bool, Interrupted> {
+        const MILLIONTHS: f64 = 1_000_000.0;
+        let Some(limit) = self.content.limits.credits else { return Ok(false) };
+        let (store, task) = (&self.runner.app.store, self.row.id.to_string());
+        let months = store.usage(self.row.workspace_id, self.row.bot_id, Some(&task)).await?;
+        let spent: i64 = months.iter().map(|month| month.credits_millionths).fold(0, i64::saturating_add);
+        let spent = spent as f64;
+        Ok(spent >= limit * MILLIONTHS)
     }
 
     /// Reads the journal.

@@ -1,8 +1,9 @@
 //! The operations on sessions: the tasks of one conversation.
 
+use monstrum_api::bots::TaskLimits;
 use monstrum_api::list::List;
 use monstrum_api::sessions::{NewMessage, Session, SessionList, SessionMessage, SessionMessageList};
-use monstrum_api::tasks::{NewTask, Task, TaskLimits};
+use monstrum_api::tasks::{NewTask, Task};
 use monstrum_api::tools::Chat;
 use monstrum_core::operations::{Caller, OperationError, conversations};
 use monstrum_store::{Page, SessionFilter, SessionRow, TaskFilter, TaskRow};

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use monstrum_api::bots::TaskLimits;
 use monstrum_api::list::List;
-use monstrum_api::tasks::{NewTask, Task, TaskLimits, TaskList, TaskStep, TaskSteps, TokenUsage};
+use monstrum_api::tasks::{NewTask, Task, TaskList, TaskStep, TaskSteps, TokenUsage};
 use monstrum_api::tools::Chat;
 use monstrum_core::app::App;
 use monstrum_core::events::{self, EventLinks, EventType, NewEvent};
@@ -12,11 +13,12 @@ use monstrum_core::operations::tools::{check_chat, may_use};
 use monstrum_core::operations::{Caller, OperationError};
 use monstrum_engine::Engine;
 use monstrum_store::{
-    InsertedTask, KeyKind, NewSession, NewWake, Page, SessionRow, TaskFilter, TaskRow, TaskStatus, TaskStepRow,
+    BotRow, InsertedTask, KeyKind, NewSession, NewWake, Page, SessionRow, TaskFilter, TaskRow, TaskStatus, TaskStepRow,
     TasksMax,
 };
 use monstrum_types::{BotId, InputError, JsonText, SessionId, TaskId, UtcMillis, WakeKey, WakeKind};
 
+use serde::Deserialize as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::journal::{self, JournalError, Limits, StepContent, TaskContent};
@@ -26,14 +28,14 @@ use crate::live::LiveTasks;
 const INSTRUCTION_BYTES_MAX: usize = 64 << 10;
 /// The maximum size of the parameters of a task, in bytes of JSON.
 const PARAMS_BYTES_MAX: usize = 256 << 10;
+/// The limits of a task whose bot and whose caller set none: enough for most work, and too little to run for a day by
+/// mistake.
 const STEPS: u32 = 50;
-const STEPS_MAX: u32 = 500;
 const WALL_S: u32 = 3600;
-const WALL_S_MAX: u32 = 24 * 3600;
 /// The maximum number of tasks of a workspace that have not ended.
 const UNENDED_MAX: TasksMax = TasksMax { of_workspace: 1000 };
-/// The time after which a session without a new task has expired.
-const SESSION_IDLE_MS: i64 = 24 * 3600 * 1000;
+/// The time in seconds after which a session without a new task has expired, if its bot sets no other.
+const SESSION_IDLE_S: i64 = 24 * 3600;
 /// The app of the conversations that tasks have for themselves.
 const OWN_APP: &str = "task";
 /// The maximum number of steps that are read at once.
@@ -85,13 +87,15 @@ impl Tasks {
     /// The input is invalid, the bot has no model, or the session has a task that has not ended.
     pub async fn start(&self, caller: &Caller, bot: BotId, input: NewTask) -> Result<Task, OperationError> {
         self.may_start(caller, bot)?;
-        let limits = checked(&input)?;
         let app = &self.app;
-        let now = app.clock.now();
-        models::candidates(&app.policy.load(), caller.workspace, bot, now)
+        let (snapshot, now) = (app.policy.load(), app.clock.now());
+        let row_of_bot = &snapshot.bot(caller.workspace, bot).ok_or_else(|| OperationError::not_found("bot"))?.row;
+        let limits = checked(&input, &limits_of(row_of_bot))?;
+        models::candidates(&snapshot, caller.workspace, bot, now)
             .map_err(|error| OperationError::conflict(error.to_string()))?;
+        let idle_ms = row_of_bot.session_idle_s.unwrap_or(SESSION_IDLE_S).saturating_mul(1000);
         let NewTask { instruction, params, session_id, chat, .. } = input;
-        let session = self.session_of(caller, bot, session_id, chat, now).await?;
+        let session = self.session_of(caller, bot, (session_id, chat), (idle_ms, now)).await?;
         let (of, new) = match session {
             SessionOf::Known(row) => (row, None),
             SessionOf::New(new) => (new.row.clone(), Some(new)),
@@ -139,15 +143,15 @@ impl Tasks {
         &self,
         caller: &Caller,
         bot: BotId,
-        id: Option<SessionId>,
-        chat: Option<Chat>,
-        now: UtcMillis,
+        (id, chat): (Option<SessionId>, Option<Chat>),
+        (idle_ms, now): (i64, UtcMillis),
     ) -> Result<SessionOf, OperationError> {
         let store = &self.app.store;
+        let is_idle = |row: &SessionRow| now.since_ms(row.used_at) > idle_ms;
         if let Some(id) = id {
             let row = store.session(caller.workspace, id).await?.filter(|row| row.bot_id == bot);
             let row = row.ok_or_else(|| OperationError::invalid_at("/session_id", "no such session of this bot"))?;
-            if row.expired_at.is_some() || is_idle(&row, now) {
+            if row.expired_at.is_some() || is_idle(&row) {
                 return Err(OperationError::conflict("the session has expired; start the task in a new session"));
             }
             return Ok(SessionOf::Known(row));
@@ -166,7 +170,7 @@ impl Tasks {
             if open.bot_id != bot || open.user_id != chat.user_id {
                 return Err(OperationError::conflict("the conversation belongs to another user or another bot"));
             }
-            if !is_idle(&open, now) {
+            if !is_idle(&open) {
                 return Ok(SessionOf::Known(open));
             }
             after = Some(open.id);
@@ -341,10 +345,6 @@ pub(crate) fn visible_bot(caller: &Caller, asked: Option<BotId>) -> Option<Optio
     asked.is_none_or(|asked| asked == own).then_some(Some(own))
 }
 
-pub(crate) fn is_idle(row: &SessionRow, now: UtcMillis) -> bool {
-    now.since_ms(row.used_at) > SESSION_IDLE_MS
-}
-
 pub(crate) fn internal(error: JournalError) -> OperationError {
     OperationError::Internal(error.into())
 }
@@ -369,8 +369,14 @@ fn shown(row: &TaskRow, content: TaskContent) -> Task {
     }
 }
 
-/// Validates an input. Returns the limits of the task.
-fn checked(input: &NewTask) -> Result<Limits, OperationError> {
+/// Returns the limits of a bot's tasks.
+fn limits_of(bot: &BotRow) -> TaskLimits {
+    // The limits were checked when they were saved.
+    bot.task_limits.as_ref().and_then(|limits| TaskLimits::deserialize(limits).ok()).unwrap_or_default()
+}
+
+/// Validates an input. Returns the limits of the task, which are at most those of its bot.
+fn checked(input: &NewTask, of_bot: &TaskLimits) -> Result<Limits, OperationError> {
     let mut errors = Vec::new();
     let mut add = |path: &str, message: String| errors.push(InputError { path: path.to_owned(), message });
     let bytes = input.instruction.len();
@@ -387,22 +393,29 @@ fn checked(input: &NewTask) -> Result<Limits, OperationError> {
     if input.session_id.is_some() && input.chat.is_some() {
         add("/chat", "name a session or a conversation, not both".to_owned());
     }
-    let TaskLimits { steps, tokens, wall_s } = input.limits;
-    let (steps, wall_s) = (steps.unwrap_or(STEPS), wall_s.unwrap_or(WALL_S));
-    if !(1..=STEPS_MAX).contains(&steps) {
-        add("/limits/steps", format!("must be from 1 to {STEPS_MAX}"));
+    let (steps_max, wall_s_max) = (of_bot.steps.unwrap_or(STEPS), of_bot.wall_s.unwrap_or(WALL_S));
+    let TaskLimits { steps, tokens, credits, wall_s } = input.limits;
+    let (steps, wall_s) = (steps.unwrap_or(steps_max), wall_s.unwrap_or(wall_s_max));
+    if !(1..=steps_max).contains(&steps) {
+        add("/limits/steps", format!("must be from 1 to {steps_max}, the limit of the bot"));
     }
-    if !(1..=WALL_S_MAX).contains(&wall_s) {
-        add("/limits/wall_s", format!("must be from 1 to {WALL_S_MAX}"));
+    if !(1..=wall_s_max).contains(&wall_s) {
+        add("/limits/wall_s", format!("must be from 1 to {wall_s_max}, the limit of the bot"));
     }
-    if tokens == Some(0) {
-        add("/limits/tokens", "must be at least 1".to_owned());
+    let tokens_max = of_bot.tokens.unwrap_or(u64::MAX);
+    if tokens.is_some_and(|tokens| !(1..=tokens_max).contains(&tokens)) {
+        add("/limits/tokens", format!("must be from 1 to {tokens_max}, the limit of the bot"));
     }
+    let credits_max = of_bot.credits.unwrap_or(f64::MAX);
+    if credits.is_some_and(|credits| !(credits > 0.0 && credits <= credits_max)) {
+        add("/limits/credits", "must be more than 0, and at most the limit of the bot".to_owned());
+    }
+    let (tokens, credits) = (tokens.or(of_bot.tokens), credits.or(of_bot.credits));
     if !errors.is_empty() {
         return Err(OperationError::Invalid(errors));
     }
     input.chat.as_ref().map_or(Ok(()), check_chat)?;
-    Ok(Limits { steps, tokens, wall_s })
+    Ok(Limits { steps, tokens, credits, wall_s })
 }
 
 #[cfg(test)]
@@ -410,24 +423,41 @@ mod tests {
     use super::*;
 
     fn input(value: serde_json::Value) -> Result<Limits, OperationError> {
-        checked(&serde_json::from_value(value).unwrap())
+        checked(&serde_json::from_value(value).unwrap(), &TaskLimits::default())
     }
 
     #[test]
     fn limits_have_defaults_and_bounds() {
         let limits = input(serde_json::json!({ "instruction": "x" })).unwrap();
-        assert_eq!(limits, Limits { steps: STEPS, tokens: None, wall_s: WALL_S });
+        assert_eq!(limits, Limits { steps: STEPS, tokens: None, credits: None, wall_s: WALL_S });
         for bad in [
             serde_json::json!({ "instruction": " " }),
             serde_json::json!({ "instruction": "x".repeat(INSTRUCTION_BYTES_MAX + 1) }),
             serde_json::json!({ "instruction": "x", "params": [] }),
             serde_json::json!({ "instruction": "x", "limits": { "steps": 0 } }),
-            serde_json::json!({ "instruction": "x", "limits": { "steps": STEPS_MAX + 1 } }),
+            serde_json::json!({ "instruction": "x", "limits": { "steps": STEPS + 1 } }),
             serde_json::json!({ "instruction": "x", "limits": { "wall_s": 0 } }),
             serde_json::json!({ "instruction": "x", "limits": { "tokens": 0 } }),
+            serde_json::json!({ "instruction": "x", "limits": { "credits": 0.0 } }),
             serde_json::json!({ "instruction": "x", "chat": { "app_id": "", "user_id": "u", "chat_id": "c" } }),
         ] {
             assert!(matches!(input(bad.clone()), Err(OperationError::Invalid(_))), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_task_has_at_most_the_limits_of_its_bot() {
+        let of_bot = TaskLimits { steps: Some(100), tokens: Some(1000), credits: Some(2.0), wall_s: Some(7200) };
+        let limits = |limits: serde_json::Value| {
+            let input = serde_json::json!({ "instruction": "x", "limits": limits });
+            checked(&serde_json::from_value(input).unwrap(), &of_bot)
+        };
+        let own = limits(serde_json::json!({})).unwrap();
+        assert_eq!(own, Limits { steps: 100, tokens: Some(1000), credits: Some(2.0), wall_s: 7200 });
+        assert!(limits(serde_json::json!({ "steps": 100, "tokens": 1000, "credits": 2.0, "wall_s": 7200 })).is_ok());
+        for field in ["steps", "tokens", "credits", "wall_s"] {
+            let refused = limits(serde_json::json!({ field: 7201 }));
+            assert!(matches!(refused, Err(OperationError::Invalid(_))), "{field}");
         }
     }
 }

@@ -130,7 +130,7 @@ pub struct TaskLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(exclusive_minimum = 0.0)]
     pub credits: Option<f64>,
-    /// The time in seconds, 1 to 604800; 3600 by default. Waiting for a person does not count.
+    /// The time in seconds, 1 to 604800; 3600 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 604_800)]
     pub wall_s: Option<u32>,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::bots::TaskLimits;
 use crate::list::lists;
 use crate::tools::Chat;
 
@@ -105,23 +106,9 @@ pub struct NewTask {
     pub session_id: Option<SessionId>,
     /// The conversation in whose session the task is done. The session is created if the conversation has none.
     pub chat: Option<Chat>,
+    /// The limits, which must not exceed those of the bot.
     #[serde(default)]
     pub limits: TaskLimits,
-}
-
-/// The limits of a task.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TaskLimits {
-    /// The maximum number of steps. The default is 50.
-    #[schema(minimum = 1, maximum = 500)]
-    pub steps: Option<u32>,
-    /// The maximum number of tokens of all rounds. Without it, only the budget limits the tokens.
-    #[schema(minimum = 1)]
-    pub tokens: Option<u64>,
-    /// The time limit in seconds. The default is 3600.
-    #[schema(minimum = 1, maximum = 86400)]
-    pub wall_s: Option<u32>,
 }
 
 lists! {
