@@ -232,7 +232,10 @@ impl Runner {
         let event = events::seal(&app.vault, event, now).map_err(|error| Interrupted::Failed(with_causes(&error)))?;
         // The record of a task that cannot be opened is kept as it is.
         let sealed = match journal::open_task(&app.vault, row) {
-            Ok(content) => journal::seal_task(&app.vault, row, &TaskContent { result, message, ..content })?,
+            Ok(mut content) => {
+                (content.result, content.message) = (result, message);
+                journal::seal_task(&app.vault, row, &content)?
+            }
             Err(_) => row.sealed.clone(),
         };
         let end = TaskEnd { task_id: row.id, status, code, ended_at: now, sealed };

@@ -29,6 +29,7 @@ mod sealed;
 mod spans;
 mod sqlite;
 mod support;
+mod tasks;
 mod usage;
 mod wakes;
 
@@ -226,6 +227,10 @@ cases! {
         a_sandbox_never_outlives_its_bot_unmarked,
         a_host_finds_its_sandboxes,
         lost_sandboxes_differ_from_those_in_error,
+    }
+    tasks {
+        a_session_runs_one_task_at_a_time,
+        steps_are_written_by_the_turn_that_has_the_claim,
     }
     outputs {
         outputs_are_listed_from_the_newest,

@@ -2,8 +2,8 @@
 //! writes nothing.
 
 use monstrum_store::{
-    AfterTurn, BotRow, Charge, DueWake, EventRow, NewClaim, NewWake, Page, SealedColumn, Store, StoreError, StoreRow,
-    WakeClaim, WakeRow,
+    AfterTurn, BotRow, Charge, DueWake, EventRow, NewClaim, NewWake, Page, PayerLimits, SealedColumn, Store,
+    StoreError, StoreRow, WakeClaim, WakeRow,
 };
 use monstrum_types::{BotId, Clock as _, EventId, SystemClock, UtcMillis, WakeClaimId, WakeKey, WakeKind, WorkspaceId};
 
@@ -238,7 +238,16 @@ pub(crate) async fn wakes_and_events_are_written_with_charges(store: &Store) {
     store.insert_bot(&bot).await.unwrap();
     let charge = |bot_id| {
         let month = "2026-11".to_owned();
-        let charge = Charge { workspace_id: workspace, bot_id, task_id: None, month, tokens: 5, credits_millionths: 1 };
+        let charge = Charge {
+            workspace_id: workspace,
+            bot_id,
+            user: None,
+            task_id: None,
+            month,
+            tokens: 5,
+            credits_millionths: 1,
+            limits: PayerLimits::default(),
+        };
         StoreRow::Charge(charge)
     };
     let first = event(workspace);

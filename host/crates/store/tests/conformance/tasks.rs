@@ -1,0 +1,215 @@
+//! Tests of tasks, their steps and their sessions: the transactions of turns, and the limits of sessions.
+
+use monstrum_store::{
+    BotRow, EndedStep, EventRow, InsertedTask, NewSession, NewWake, Page, SealedColumn, SessionFilter, SessionRow,
+    Store, StoreError, TaskEnd, TaskFilter, TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow, TasksMax,
+    WakeClaim,
+};
+use monstrum_types::{
+    Clock as _, EventId, KeyId, RequestId, SessionId, SystemClock, TaskId, UtcMillis, WakeClaimId, WakeKey, WakeKind,
+};
+
+use crate::rows::{self, NOW, default_workspace, other_workspace};
+
+const MAX: TasksMax = TasksMax { of_workspace: 3 };
+
+fn now() -> UtcMillis {
+    SystemClock.now()
+}
+
+async fn bot(store: &Store, name: &str) -> BotRow {
+    let row = rows::bot(default_workspace(store).await, name);
+    store.insert_bot(&row).await.unwrap();
+    row
+}
+
+fn event(bot: &BotRow, event_type: &str) -> EventRow {
+    let id = EventId::new();
+    EventRow {
+        id,
+        workspace_id: bot.workspace_id,
+        event_type: event_type.to_owned(),
+        source_type: "task".to_owned(),
+        source_id: "t".to_owned(),
+        bot_id: Some(bot.id),
+        root_event_id: id,
+        depth: 0,
+        links: "{}".to_owned(),
+        created_at: NOW,
+        sealed: "sealed".to_owned(),
+    }
+}
+
+fn session(bot: &BotRow, chat: &str) -> NewSession {
+    let row = SessionRow {
+        id: SessionId::new(),
+        workspace_id: bot.workspace_id,
+        bot_id: bot.id,
+        app_id: "app".to_owned(),
+        user_id: "ada".to_owned(),
+        chat_id: chat.to_owned(),
+        created_at: NOW,
+        used_at: NOW,
+        expired_at: None,
+    };
+    NewSession { row, created: event(bot, "session.created"), after: None }
+}
+
+fn task(bot: &BotRow, session_id: SessionId) -> TaskRow {
+    TaskRow {
+        id: TaskId::new(),
+        workspace_id: bot.workspace_id,
+        bot_id: bot.id,
+        session_id,
+        status: TaskStatus::Queued,
+        code: None,
+        key_id: KeyId::new(),
+        steps: 0,
+        input_tokens: 0,
+        output_tokens: 0,
+        created_at: NOW,
+        started_at: None,
+        cancelled_at: None,
+        ended_at: None,
+        sealed: "sealed".to_owned(),
+    }
+}
+
+fn wake(task: &TaskRow) -> NewWake {
+    let key = WakeKey::new(WakeKind::Task, task.id).unwrap();
+    NewWake { key, workspace_id: task.workspace_id, due_at: UtcMillis(0), claim: None }
+}
+
+async fn inserted(store: &Store, task: &TaskRow, new: Option<&NewSession>) -> InsertedTask {
+    store.insert_task(task, new, &wake(task), MAX).await.unwrap()
+}
+
+async fn claim(store: &Store, task: &TaskRow) -> WakeClaim {
+    let wakes = [(wake(task).key, UtcMillis(0), WakeClaimId::new())];
+    store.claim_wakes("node", &wakes, now()).await.unwrap().remove(0)
+}
+
+fn step(task: &TaskRow, sequence: i64, kind: TaskStepKind) -> TaskStepRow {
+    let is_round = kind == TaskStepKind::Round;
+    TaskStepRow {
+        task_id: task.id,
+        sequence,
+        workspace_id: task.workspace_id,
+        kind,
+        request_id: Some(RequestId::new()),
+        tool: (!is_round).then(|| "echo".to_owned()),
+        effect: (!is_round).then(|| "read".to_owned()),
+        status: is_round.then(|| "success".to_owned()),
+        started_at: NOW,
+        ended_at: is_round.then_some(NOW),
+        sealed: format!("step {sequence}"),
+    }
+}
+
+fn end_of(task: &TaskRow, sequence: i64, claim: &WakeClaim) -> EndedStep {
+    EndedStep {
+        task_id: task.id,
+        sequence,
+        wake: claim.key.clone(),
+        claim: claim.id,
+        status: "success".to_owned(),
+        ended_at: NOW,
+        sealed: format!("end {sequence}"),
+    }
+}
+
+fn end(task: &TaskRow) -> TaskEnd {
+    let (status, sealed) = (TaskStatus::Completed, "result".to_owned());
+    TaskEnd { task_id: task.id, status, code: None, ended_at: NOW, sealed }
+}
+
+async fn steps(store: &Store, task: &TaskRow) -> Vec<TaskStepRow> {
+    store.task_steps(task.workspace_id, task.id, 0, 100).await.unwrap()
+}
+
+pub(crate) async fn a_session_runs_one_task_at_a_time(store: &Store) {
+    let bot = bot(store, "one").await;
+    let new = session(&bot, "chat");
+    let (first, second) = (task(&bot, new.row.id), task(&bot, new.row.id));
+    assert_eq!(inserted(store, &first, Some(&new)).await, InsertedTask::Inserted);
+    assert_eq!(inserted(store, &second, None).await, InsertedTask::Busy);
+    let again = session(&bot, "chat");
+    assert_eq!(inserted(store, &task(&bot, again.row.id), Some(&again)).await, InsertedTask::Busy);
+    assert!(!store.delete_session(bot.workspace_id, new.row.id).await.unwrap(), "a task has not ended");
+    let claim = claim(store, &first).await;
+    store.begin_task_turn(&claim, first.id, NOW).await.unwrap().unwrap();
+    store.end_task(&claim, &end(&first), &event(&bot, "task.completed")).await.unwrap();
+    assert_eq!(inserted(store, &second, None).await, InsertedTask::Inserted);
+    // The next session of the conversation replaces one that has expired.
+    let next = NewSession { after: Some(new.row.id), ..session(&bot, "chat") };
+    assert_eq!(inserted(store, &task(&bot, next.row.id), Some(&next)).await, InsertedTask::Inserted);
+    assert_eq!(inserted(store, &task(&bot, new.row.id), None).await, InsertedTask::NoSession);
+    let open = store.session_of_chat(bot.workspace_id, "app", "chat").await.unwrap().unwrap();
+    assert_eq!(open.id, next.row.id);
+    let other = session(&bot, "other");
+    assert_eq!(inserted(store, &task(&bot, other.row.id), Some(&other)).await, InsertedTask::Inserted);
+    let full = session(&bot, "full");
+    assert_eq!(inserted(store, &task(&bot, full.row.id), Some(&full)).await, InsertedTask::Full);
+    assert_eq!(store.session(bot.workspace_id, full.row.id).await.unwrap(), None, "nothing was written");
+    let ended = TaskFilter { status: Some(TaskStatus::Completed), ..TaskFilter::default() };
+    let listed = store.tasks(bot.workspace_id, ended, &Page::first(10)).await.unwrap();
+    assert_eq!(listed.items.iter().map(|task| task.id).collect::<Vec<_>>(), [first.id]);
+    let of_ada = SessionFilter { user: Some("ada".to_owned()), ..SessionFilter::default() };
+    let page = store.sessions(bot.workspace_id, &of_ada, &Page::first(2)).await.unwrap();
+    assert_eq!((page.items.len(), page.items[0].id), (2, other.row.id));
+    let foreign = other_workspace(store).await;
+    assert_eq!(store.task(foreign, first.id).await.unwrap(), None);
+    assert_eq!(store.session(foreign, new.row.id).await.unwrap(), None);
+    assert!(store.is_task(first.id).await.unwrap() && !store.is_task(TaskId::new()).await.unwrap());
+}
+
+pub(crate) async fn steps_are_written_by_the_turn_that_has_the_claim(store: &Store) {
+    let bot = bot(store, "one").await;
+    let new = session(&bot, "chat");
+    let task = task(&bot, new.row.id);
+    inserted(store, &task, Some(&new)).await;
+    let first = claim(store, &task).await;
+    let begun = store.begin_task_turn(&first, task.id, NOW).await.unwrap().unwrap();
+    assert_eq!((begun.status, begun.started_at), (TaskStatus::Running, Some(NOW)));
+    let planned =
+        [step(&task, 1, TaskStepKind::Round), step(&task, 2, TaskStepKind::Call), step(&task, 3, TaskStepKind::Call)];
+    let progress = TaskProgress { task_id: task.id, input_tokens: 5, output_tokens: 2, steps: planned.to_vec() };
+    assert!(store.advance_task(&first, &progress).await.unwrap());
+    assert_eq!(steps(store, &task).await, planned);
+    store.end_task_steps(&[end_of(&task, 2, &first)]).await.unwrap();
+    // A step ends once.
+    let again = EndedStep { sealed: "other".to_owned(), ..end_of(&task, 2, &first) };
+    store.end_task_steps(&[again]).await.unwrap();
+    assert_eq!(steps(store, &task).await[1].sealed, "end 2");
+
+    store.release_claims(&[(first.key.clone(), first.id)]).await.unwrap();
+    let second = claim(store, &task).await;
+    store.end_task_steps(&[end_of(&task, 3, &first)]).await.unwrap();
+    assert_eq!(steps(store, &task).await[2].status, None, "the claim was replaced");
+    assert!(matches!(store.advance_task(&first, &progress).await, Err(StoreError::LostClaim)));
+    let begun = store.begin_task_turn(&first, task.id, NOW).await;
+    assert!(matches!(begun, Err(StoreError::LostClaim)), "{begun:?}");
+    let ended = store.end_task(&first, &end(&task), &event(&bot, "task.completed")).await;
+    assert!(matches!(ended, Err(StoreError::LostClaim)), "{ended:?}");
+    let resumed = store.begin_task_turn(&second, task.id, NOW.plus_ms(9)).await.unwrap().unwrap();
+    assert_eq!((resumed.started_at, resumed.steps), (Some(NOW), 2));
+    assert_eq!((resumed.input_tokens, resumed.output_tokens), (5, 2));
+    store.end_task_steps(&[end_of(&task, 3, &second)]).await.unwrap();
+    assert_eq!(steps(store, &task).await[2].status.as_deref(), Some("success"));
+
+    assert!(store.cancel_task(task.workspace_id, task.id, NOW).await.unwrap());
+    assert!(!store.cancel_task(task.workspace_id, task.id, NOW).await.unwrap(), "it is being cancelled");
+    store.end_task(&second, &end(&task), &event(&bot, "task.completed")).await.unwrap();
+    let row = store.task(task.workspace_id, task.id).await.unwrap().unwrap();
+    assert_eq!((row.status, row.steps, row.sealed.as_str()), (TaskStatus::Completed, 3, "result"));
+    assert_eq!(store.earlier_tasks(&TaskRow { id: TaskId::new(), ..row.clone() }, 9).await.unwrap(), [row]);
+    let records = store.sealed_records(SealedColumn::TaskSteps, None, 10).await.unwrap().records;
+    assert_eq!(records.iter().map(|record| record.sealed.as_str()).collect::<Vec<_>>(), ["step 1", "end 2", "end 3"]);
+    assert_eq!(store.count_sealed(SealedColumn::Tasks).await.unwrap(), 1);
+
+    assert_eq!(store.forget_tasks(NOW).await.unwrap(), 0);
+    assert_eq!(store.forget_tasks(NOW.plus_ms(1)).await.unwrap(), 1);
+    assert!(steps(store, &task).await.is_empty());
+    assert!(store.delete_bot(bot.workspace_id, bot.id).await.unwrap());
+    assert_eq!(store.session(bot.workspace_id, new.row.id).await.unwrap(), None);
+}
