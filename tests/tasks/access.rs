@@ -30,8 +30,8 @@ async fn tasks_are_seen_in_their_workspace_and_by_the_keys_of_their_bot() -> Res
         assert_eq!(stranger.delete(&paths[0]).await?.0, 404);
         assert_eq!(stranger.delete(&session).await?.0, 404);
         assert_eq!(stranger.post(&format!("{session}/messages"), &json!({ "text": "x" })).await?.0, 404);
-        let started = stranger.post(&format!("/api/bots/{}/tasks", tasks.world.bot), &json!({ "instruction": "x" }));
-        assert_eq!(started.await?.0, 404);
+        let path = format!("/api/bots/{}/tasks", tasks.world.bot);
+        assert_eq!(stranger.post(&path, &json!({ "instruction": "x" })).await?.0, 404);
         for list in ["/api/tasks", "/api/sessions"] {
             assert_eq!(stranger.get(list).await?.1["items"], Value::Array(Vec::new()), "{list}");
         }

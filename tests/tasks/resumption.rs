@@ -132,7 +132,7 @@ async fn a_task_that_was_made_with_sql_starts_nothing() -> Result<()> {
     let copied = format!(
         "insert into tasks (id, status, ended_at, {columns}) select ?1, 'queued', null, {columns} from tasks where id = ?2"
     );
-    database.execute(&copied, [&id, text(&task["id"])])?;
+    database.execute(&copied, [id.as_str(), text(&task["id"])])?;
     let wake =
         "insert into wakes (key, workspace_id, due_at, version) select ?1, workspace_id, 0, 1 from tasks where id = ?2";
     database.execute(wake, [&format!("task/{id}"), &id])?;

@@ -95,9 +95,10 @@ fn list(items: &[Value], is_json: bool) -> Result<(), Failure> {
         return output::json(&json!({ "items": items, "next_cursor": null }));
     }
     let row = |item: &Value| {
-        let chat = ["app_id", "user_id", "chat_id"].map(|part| output::cell(&item["chat"][part]));
-        [&[output::cell(&item["id"]), output::cell(&item["bot_id"])], &chat[..], &[output::cell(&item["used_at"])]]
-            .concat()
+        let mut row = vec![output::cell(&item["id"]), output::cell(&item["bot_id"])];
+        row.extend(["app_id", "user_id", "chat_id"].map(|part| output::cell(&item["chat"][part])));
+        row.push(output::cell(&item["used_at"]));
+        row
     };
     output::table(&["ID", "BOT", "APP", "USER", "CHAT", "LAST USED"], items.iter().map(row).collect())
 }

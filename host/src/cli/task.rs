@@ -83,7 +83,7 @@ pub(super) struct Run {
     /// What the bot is to do
     instruction: String,
     /// Data that the model reads below the instruction, as a JSON object
-    #[arg(long, value_name = "JSON")]
+    #[arg(long, value_name = "JSON", value_parser = json_value)]
     params: Option<Value>,
     /// Continue this session
     #[arg(long, value_name = "ID")]
@@ -153,6 +153,10 @@ impl Run {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn json_value(text: &str) -> Result<Value, serde_json::Error> {
+    serde_json::from_str(text)
 }
 
 /// Prints what happens in a task until it ends. After a lost connection, continues after the last step.

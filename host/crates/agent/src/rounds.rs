@@ -158,6 +158,8 @@ impl TaskTurn<'_> {
             if let Some(answer) = exchange.answer() {
                 return Ok(Ok(Answered { request_id, started_at, answer: answer.clone() }));
             }
+            // The round may have ended with the key, before the task noticed it.
+            self.check_key();
             if self.stops() {
                 return Ok(Err(NoAnswer::Stopped));
             }

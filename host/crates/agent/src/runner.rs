@@ -373,7 +373,8 @@ impl TaskTurn<'_> {
         let mut earlier = Vec::new();
         let mut bytes = 0;
         for row in app.store.earlier_tasks(self.row, EARLIER_TASKS_MAX).await? {
-            let content = journal::open_task(&app.vault, &row)?;
+            // A record that cannot be opened was edited by another program.
+            let Ok(content) = journal::open_task(&app.vault, &row) else { continue };
             let answer = match (content.result, content.message) {
                 (Some(result), _) => result,
                 (None, Some(message)) => format!("(No answer: {message}.)"),
@@ -464,9 +465,7 @@ impl TaskTurn<'_> {
         let mut renewals = app.policy.renewals();
         let is_shared = app.store.is_shared();
         loop {
-            if app.policy.load().key_hash(self.key.id) != Some(&self.key.hash) {
-                self.stops_for(Stop::Revoked);
-            }
+            self.check_key();
             tokio::select! {
                 () = self.turn.cancelled() => {
                     self.stop.get_or_init(|| Stop::Turn);
@@ -490,6 +489,13 @@ impl TaskTurn<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// Stops the task if the key that started it was deleted or rotated.
+    pub(crate) fn check_key(&self) {
+        if self.runner.app.policy.load().key_hash(self.key.id) != Some(&self.key.hash) {
+            self.stops_for(Stop::Revoked);
         }
     }
 

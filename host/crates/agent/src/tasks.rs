@@ -16,7 +16,7 @@ use monstrum_store::{
     BotRow, InsertedTask, KeyKind, NewSession, NewWake, Page, SessionRow, TaskFilter, TaskRow, TaskStatus, TaskStepRow,
     TasksMax,
 };
-use monstrum_types::{BotId, InputError, JsonText, SessionId, TaskId, UtcMillis, WakeKey, WakeKind};
+use monstrum_types::{BotId, InputError, JsonText, SessionId, TaskId, UtcMillis, WakeKey, WakeKind, with_causes};
 
 use serde::Deserialize as _;
 use tokio_util::sync::CancellationToken;
@@ -218,7 +218,7 @@ impl Tasks {
             return Ok(List { items: Vec::new(), next_cursor: None });
         };
         let listed = self.app.store.tasks(caller.workspace, TaskFilter { bot, ..filter }, page).await?;
-        let items = listed.items.iter().map(|row| self.view(row)).collect::<Result<_, _>>()?;
+        let items = listed.items.iter().map(|row| self.view(row)).collect();
         Ok(List { items, next_cursor: listed.next_cursor.map(|cursor| cursor.to_string()) })
     }
 
@@ -228,7 +228,7 @@ impl Tasks {
     ///
     /// The task does not exist, or the caller may not see it.
     pub async fn show(&self, caller: &Caller, id: TaskId) -> Result<Task, OperationError> {
-        self.view(&self.row(caller, id).await?)
+        Ok(self.view(&self.row(caller, id).await?))
     }
 
     /// Returns the row of a task that the caller may see.
@@ -245,7 +245,7 @@ impl Tasks {
     pub async fn cancel(&self, caller: &Caller, id: TaskId) -> Result<(Task, bool), OperationError> {
         let row = self.row(caller, id).await?;
         if row.ended_at.is_some() {
-            return Ok((self.view(&row)?, true));
+            return Ok((self.view(&row), true));
         }
         let now = self.app.clock.now();
         self.app.store.cancel_task(caller.workspace, id, now).await?;
@@ -255,8 +255,7 @@ impl Tasks {
         let wake = NewWake { key, workspace_id: caller.workspace, due_at: now, claim: None };
         self.app.store.request_turns(std::slice::from_ref(&wake)).await?;
         self.engine.signal(&[wake]);
-        let row = self.row(caller, id).await?;
-        Ok((self.view(&row)?, row.ended_at.is_some()))
+        Ok((self.view(&self.row(caller, id).await?), false))
     }
 
     /// Returns the steps of a task.
@@ -288,10 +287,17 @@ impl Tasks {
         rows.iter().map(|row| self.step(row)).collect()
     }
 
-    /// Returns a task as the API shows it.
-    pub(crate) fn view(&self, row: &TaskRow) -> Result<Task, OperationError> {
-        let content = journal::open_task(&self.app.vault, row).map_err(internal)?;
-        Ok(shown(row, content))
+    /// Returns a task as the API shows it. A task whose record cannot be opened, because another program has edited its
+    /// row, is shown without its content, so that it does not hide other tasks.
+    pub(crate) fn view(&self, row: &TaskRow) -> Task {
+        match journal::open_task(&self.app.vault, row) {
+            Ok(content) => shown(row, content),
+            Err(error) => {
+                tracing::error!(error = %with_causes(&error), task.id = %row.id, "a task cannot be opened");
+                let message = Some("the record of the task cannot be opened".to_owned());
+                task(row, (String::new(), None, message))
+            }
+        }
     }
 
     fn step(&self, row: &TaskStepRow) -> Result<TaskStep, OperationError> {
@@ -350,6 +356,11 @@ pub(crate) fn internal(error: JournalError) -> OperationError {
 }
 
 fn shown(row: &TaskRow, content: TaskContent) -> Task {
+    let TaskContent { instruction, result, message, .. } = content;
+    task(row, (instruction, result, message))
+}
+
+fn task(row: &TaskRow, (instruction, result, message): (String, Option<String>, Option<String>)) -> Task {
     let tokens = |tokens: i64| u64::try_from(tokens).unwrap_or(0);
     Task {
         id: row.id,
@@ -357,9 +368,9 @@ fn shown(row: &TaskRow, content: TaskContent) -> Task {
         session_id: row.session_id,
         status: row.status.as_str().to_owned(),
         code: row.code.clone(),
-        message: content.message,
-        instruction: content.instruction,
-        result: content.result,
+        message,
+        instruction,
+        result,
         steps: row.steps,
         usage: TokenUsage { input_tokens: tokens(row.input_tokens), output_tokens: tokens(row.output_tokens) },
         started_by: row.key_id,

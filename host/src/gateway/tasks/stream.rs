@@ -77,6 +77,8 @@ impl Events {
 
 fn sent(event: &TaskEvent) -> Event {
     let text = serde_json::to_string(event).expect("an event of a task is plain JSON");
+    // A result is the text of a plugin, which may have line breaks between its values. They would end a field.
+    let text = text.replace(['\r', '\n'], " ");
     let sent = Event::default().event(event.name()).data(text);
     match event.sequence() {
         Some(sequence) => sent.id(sequence.to_string()),
