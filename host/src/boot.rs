@@ -116,7 +116,8 @@ pub struct Running {
     pub admin_key: Option<Secret>,
     pub app: Arc<App>,
     pub tasks: Arc<Tasks>,
-    shutdown_grace: Duration,
+    /// The time for which calls in flight may finish at shutdown.
+    grace: Duration,
     stop: CancellationToken,
     served: JoinHandle<std::io::Result<()>>,
     audited: JoinHandle<()>,
@@ -242,22 +243,9 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let chores = chores(&app, watch, (settings.watch_plugins, settings.audit_keep), &stop);
     let engine = engine::start(engine, &app, &stop);
     let served = tokio::spawn(server);
-    let (admin_key, shutdown_grace) = (data.admin_key, settings.shutdown_grace);
+    let (admin_key, grace) = (data.admin_key, settings.shutdown_grace);
     let _data = data.lock;
-    Ok(Running {
-        address,
-        base_url,
-        admin_key,
-        app,
-        tasks,
-        shutdown_grace,
-        stop,
-        served,
-        audited,
-        chores,
-        engine,
-        _data,
-    })
+    Ok(Running { address, base_url, admin_key, app, tasks, grace, stop, served, audited, chores, engine, _data })
 }
 
 /// Opens the ledger, and settles the reservations that an earlier run of this host has left.
@@ -366,7 +354,7 @@ impl Running {
     /// Waits until the server is stopped, then shuts it down: it rejects new calls, waits for running calls or records
     /// them as interrupted, and signs a final audit head.
     pub async fn stopped(self) {
-        let Running { app, tasks, shutdown_grace, stop, mut served, audited, chores, engine, .. } = self;
+        let Running { app, tasks, grace, stop, mut served, audited, chores, engine, .. } = self;
         tokio::select! {
             // Cancelling `stop` also ends the task `served`. `stop` is polled first, so that a requested stop is not
             // logged as an error.
@@ -384,7 +372,7 @@ impl Running {
         tasks.close();
         // Tasks end their turns before their calls are interrupted, so that another turn continues them.
         engine::stopped(engine).await;
-        app.calls.shut_down(shutdown_grace).await;
+        app.calls.shut_down(grace).await;
         app.agents.shut_down().await;
         if tokio::time::timeout(FLUSH_MAX, app.ledger.shut_down()).await.is_err() {
             tracing::warn!("the shutdown timed out settling reservations; the next start settles them as a whole");

@@ -30,6 +30,8 @@ use crate::state::State;
 
 /// The maximum number of tools in a request. OpenAI accepts no more.
 const TOOLS_MAX: usize = 128;
+/// The maximum number of characters of a stored tool name, as in the audit.
+const TOOL_CHARS_MAX: usize = 128;
 /// The number of pieces of an answer that wait for their way to the listeners.
 const DELTAS_WAITING_MAX: usize = 64;
 
@@ -274,7 +276,7 @@ impl TaskTurn<'_> {
             };
             planned += usize::from(outcome.is_none());
             let mut row = row(sequence, TaskStepKind::Call, outcome.is_none().then(RequestId::new));
-            row.tool = Some(call.name);
+            row.tool = Some(tool_name(&call.name));
             // A tool that the bot does not have is refused, and does nothing.
             row.effect = Some(tool.map_or(Effect::Read, Offered::effect).as_str().to_owned());
             if let Some(outcome) = &outcome {
@@ -300,6 +302,11 @@ impl TaskTurn<'_> {
         self.live.changed();
         Ok(RoundEnd::Goes)
     }
+}
+
+/// Returns the name of a tool that a model wrote, as it is stored. Names of tools that exist are not changed.
+fn tool_name(written: &str) -> String {
+    written.chars().take(TOOL_CHARS_MAX).map(|c| if c == '\0' { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 /// Returns what a model reads after an answer without calls that is not an answer.
