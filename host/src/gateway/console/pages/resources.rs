@@ -247,6 +247,8 @@ struct FormPage {
     action: String,
     version: String,
     is_new: bool,
+    /// Whether the key may set more than the name.
+    may_configure: bool,
     back: String,
 }
 
@@ -280,6 +282,8 @@ async fn blank(visit: &Visit, kind: &str) -> Result<FormPage, Failure> {
         action,
         version: String::new(),
         is_new: true,
+        // An operator may create a resource without a configuration. The API decides about the rest.
+        may_configure: true,
         back: visit.to("resources"),
         kind,
     })
@@ -295,6 +299,9 @@ impl FormPage {
     fn read(&mut self, visit: &Visit) -> Option<Value> {
         let fields = visit.fields();
         self.name = fields.value("name").into();
+        if !self.may_configure {
+            return Some(json!({"name": self.name.raw()}));
+        }
         self.allow_addresses = fields.value("allow_addresses").into();
         self.allow_http = fields.has("allow_http");
         self.labels = fields.value("labels").into();
@@ -439,6 +446,7 @@ async fn edit_page(visit: &Visit, id: &str) -> Result<FormPage, Failure> {
         action: format!("{base}/edit"),
         version,
         is_new: false,
+        may_configure: visit.may("bindings_update"),
         back: base,
         kind,
     })
