@@ -5,6 +5,7 @@ mod connect;
 mod conversations;
 mod device;
 mod failures;
+mod gates;
 mod hostile;
 mod instance;
 mod login;

@@ -5,6 +5,7 @@ mod assets;
 mod chart;
 mod client;
 mod form;
+mod gates;
 mod hosts;
 mod lines;
 mod navigation;

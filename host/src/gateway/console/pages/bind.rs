@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::gateway::console::client::{Conditions, Failure, Versioned, segment, with_query};
 use crate::gateway::console::form::Fields;
+use crate::gateway::console::gates::{self, GateForm};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::bot::{self, Bot};
 use crate::gateway::console::pages::deletion::ConfirmPage;
@@ -166,7 +167,7 @@ struct BindPage {
     limits: Vec<(&'static str, Text)>,
     expires_at: Text,
     enabled: bool,
-    gates: Text,
+    gates: GateForm,
     delegate: Text,
     errors: Vec<(Text, Text)>,
     preview: Option<Preview>,
@@ -282,7 +283,7 @@ async fn form(visit: &Visit, target: Target, value: &Value, errors: Vec<(Text, T
         limits: LIMITS.map(limit).to_vec(),
         expires_at: text("expires_at"),
         enabled: value.get("enabled").and_then(Value::as_bool).unwrap_or_default(),
-        gates: json("gates"),
+        gates: GateForm::of(value.get("gates").unwrap_or(&Value::Null)).opened(&errors),
         delegate: json("delegate"),
         errors,
         preview: None,
@@ -359,8 +360,7 @@ fn draft(fields: &Fields) -> (Map<String, Value>, Vec<(Text, Text)>) {
             Value::Null
         }),
     };
-    let (gates, delegate) = (json("gates"), json("delegate"));
-    let gates = if gates.is_null() { json!([]) } else { gates };
+    let delegate = json("delegate");
     let optional = |name: &str| Some(fields.value(name).trim()).filter(|value| !value.is_empty());
     // Entries beside the choice of no restriction would be lost, and the binding would permit everything.
     let mut restricted = |place: &str, mode: &str, entries: Vec<String>| {
@@ -391,7 +391,8 @@ fn draft(fields: &Fields) -> (Map<String, Value>, Vec<(Text, Text)>) {
             Some((key.to_owned(), Value::from(entries)))
         })
         .collect();
-    let draft = json!({
+    let gates = gates::read(fields, &mut errors);
+    let mut draft = json!({
         "role_id": optional("role_id"),
         "permissions": permissions,
         "scope_constraints": scopes,
@@ -400,22 +401,24 @@ fn draft(fields: &Fields) -> (Map<String, Value>, Vec<(Text, Text)>) {
         "limits": limits,
         "expires_at": optional("expires_at"),
         "enabled": fields.has("enabled"),
-        "gates": gates,
         "delegate": delegate,
     });
+    if let Some(gates) = gates {
+        draft["gates"] = gates.into();
+    }
     match draft {
         Value::Object(draft) => (draft, errors),
         _ => (Map::new(), errors),
     }
 }
 
-/// Shows the numbers and the JSON texts as they were typed, because some of them cannot be read.
+/// Shows the numbers, the gates and the JSON text as they were typed, because some of them cannot be read.
 fn as_typed(page: BindPage, fields: &Fields) -> BindPage {
     let text = |name: &str| Text::from(fields.value(name));
     BindPage {
         calls_per_minute: text("calls_per_minute"),
         limits: LIMITS.map(|name| (name, text(&format!("limit.{name}")))).to_vec(),
-        gates: text("gates"),
+        gates: GateForm::typed(fields).opened(&page.errors),
         delegate: text("delegate"),
         ..page
     }
@@ -549,8 +552,8 @@ mod tests {
 
     #[test]
     fn numbers_and_json_that_cannot_be_read_are_told_with_their_place() {
-        let errors = draft(&Fields::parse(b"calls_per_minute=x&limit.fuel=-1&gates=%5B")).1;
+        let errors = draft(&Fields::parse(b"calls_per_minute=x&limit.fuel=-1&delegate=%5B&gates=1&gate=0")).1;
         let places: Vec<&str> = errors.iter().map(|(place, _)| place.raw()).collect();
-        assert_eq!(places, ["calls_per_minute", "limit.fuel", "gates"]);
+        assert_eq!(places, ["calls_per_minute", "limit.fuel", "delegate", "/gates/0/action"]);
     }
 }
