@@ -1,4 +1,4 @@
-//! The form of gates.
+//! The form of gates, and the picker of a binding.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -113,5 +113,39 @@ async fn an_operator_sees_gates_and_cannot_change_them() -> Result<()> {
     let saved = operator.submit(settings, settings, others).await?;
     assert_eq!(saved.status, 303, "{}", saved.text);
     assert_eq!(gates(&world, object).await?, asking, "a form without gates changes none");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_preview_shows_what_patterns_match_and_tests_values() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let bound = world.grant_all("test-echo").await?;
+    let browser = Browser::log_in(&world, world.api.key()).await?;
+    let page = format!("{}/bots/{}/bindings/{}", base(&world).await?, world.bot, bound.binding);
+    let fields = [
+        ("tools.mode", "only"),
+        ("tools.others", "test_echo_ru*\r\nnothing_*"),
+        ("scope.mode.repos", "only"),
+        ("scope.entries.repos", "other/x\r\nacme/*"),
+        ("scope.test.repos", "acme/<i>"),
+        ("scope.mode.kinds", "only"),
+        ("scope.entries.kinds", "a"),
+        ("scope.test.kinds", "b"),
+        ("enabled", "on"),
+        ("preview", "1"),
+    ];
+    let object = format!("/api/bots/{}/resources/{}", world.bot, bound.binding);
+    let before = world.api.get(&object).await?.1;
+    let preview = browser.submit(&page, &page, &fields).await?;
+    assert_eq!(preview.status, 200, "{}", preview.text);
+    for part in [
+        "<code>test_echo_ru*</code> <span class=\"quiet\">matches now: test_echo_run</span>",
+        "<code>nothing_*</code> <span class=\"quiet\">matches nothing now</span>",
+        "<span class=\"status success\">acme/&#60;i&#62; is allowed by acme/*.</span>",
+        "<span class=\"status denied\">b is not allowed.</span>",
+    ] {
+        assert!(preview.text.contains(part), "{part}: {}", preview.text);
+    }
+    assert_eq!(world.api.get(&object).await?.1, before, "a preview saves nothing");
     Ok(())
 }

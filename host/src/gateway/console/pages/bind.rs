@@ -15,6 +15,7 @@ use crate::gateway::console::gates::{self, GateForm};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::bot::{self, Bot};
 use crate::gateway::console::pages::deletion::ConfirmPage;
+use crate::gateway::console::picker::{Restriction, Scope};
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::Visit;
 
@@ -62,45 +63,6 @@ struct Pin {
     name: Text,
     effect: String,
     status: String,
-}
-
-/// A list of names that may be absent, which restricts nothing.
-#[derive(Default)]
-struct Restriction {
-    is_restricted: bool,
-    /// Each name that the type declares, and whether it is in the list.
-    known: Vec<Choice>,
-    /// The entries that the type does not declare, such as globs, one a line.
-    others: Text,
-}
-
-struct Choice {
-    name: Text,
-    hint: Text,
-    is_chosen: bool,
-}
-
-impl Restriction {
-    fn new(list: Option<&Value>, known: Vec<(Text, Text)>) -> Restriction {
-        let entries: Option<Vec<&str>> =
-            list.and_then(Value::as_array).map(|list| list.iter().filter_map(Value::as_str).collect());
-        let chosen = entries.clone().unwrap_or_default();
-        let others = chosen.iter().filter(|entry| !known.iter().any(|(name, _)| name.raw() == **entry));
-        let others = others.copied().collect::<Vec<_>>().join("\n").into();
-        let known = known.into_iter().map(|(name, hint)| {
-            let is_chosen = chosen.contains(&name.raw());
-            Choice { name, hint, is_chosen }
-        });
-        Restriction { is_restricted: entries.is_some(), known: known.collect(), others }
-    }
-}
-
-/// A scope of the form.
-struct Scope {
-    key: Text,
-    match_mode: String,
-    is_restricted: bool,
-    entries: Text,
 }
 
 /// What the draft would do.
@@ -322,6 +284,8 @@ fn scopes(kind: &Type, value: &Value) -> Vec<Scope> {
             match_mode: dimension.match_mode.clone(),
             is_restricted: entries.is_some(),
             entries: lines(entries),
+            tested: Text::default(),
+            verdict: None,
         }
     };
     kind.scope_dimensions.iter().map(scope).collect()
@@ -466,7 +430,11 @@ async fn submit(visit: &Visit, mut target: Target) -> Page {
         let path = format!("{path}/preview");
         match visit.client.send::<Preview>(Method::POST, &path, &ask, Conditions::default()).await {
             Ok(preview) => {
-                let page = BindPage { preview: Some(preview), ..form(visit, target, &shown, Vec::new()).await? };
+                let mut page = BindPage { preview: Some(preview), ..form(visit, target, &shown, Vec::new()).await? };
+                for scope in &mut page.scopes {
+                    let value = visit.fields().value(&format!("scope.test.{}", scope.key.raw()));
+                    scope.test(visit.words(), value);
+                }
                 return Ok(page::render(&page));
             }
             Err(failure) => failure,
