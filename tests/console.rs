@@ -1,5 +1,6 @@
 //! Tests of the console, as a browser uses it: requests with cookies and forms, and pages that are read.
 
+mod approvals;
 mod browser;
 mod connect;
 mod conversations;

@@ -89,6 +89,11 @@ impl Frame {
         rules::sentence(self.words, code.raw())
     }
 
+    /// Returns what a rule says about a call for which a gate may ask a person, in words.
+    pub(super) fn rule_of(&self, code: &Text, asks: bool) -> Option<String> {
+        if asks { rules::asking(self.words, code.raw()) } else { self.rule(code) }
+    }
+
     /// Returns why a rule hides a tool, in words. A rule that is not one of a check has none.
     pub(super) fn hiding(&self, code: &Text) -> Option<String> {
         rules::hiding(self.words, code.raw())

@@ -30,12 +30,20 @@ struct Answer {
     message: Option<Text>,
     #[serde(default)]
     data: Option<Value>,
+    /// The approval for which the call waits.
+    #[serde(default)]
+    approval: Option<Awaited>,
     duration_ms: u64,
     /// What the page shows of the data, and whether this is the start of it.
     #[serde(skip)]
     shown: Text,
     #[serde(skip)]
     is_cut: bool,
+}
+
+#[derive(Deserialize)]
+struct Awaited {
+    id: String,
 }
 
 impl Answer {
