@@ -6,6 +6,7 @@ mod connect;
 mod conversations;
 mod device;
 mod failures;
+mod first_steps;
 mod hostile;
 mod instance;
 mod login;
