@@ -1,6 +1,7 @@
 //! The first steps on a server: what an empty page says to do next.
 
 use anyhow::Result;
+use serde_json::json;
 
 use super::{Browser, base};
 use crate::world::World;
@@ -44,5 +45,28 @@ async fn the_overview_leads_to_the_first_step_that_is_not_done() -> Result<()> {
             assert_eq!(next(&page, &base, path), path == expected, "{path}, {expected}: {page}");
         }
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_new_binding_without_a_grant_names_the_field_that_lacks_it() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let resource = world.api.resource("test-echo", "echo", &world.github.url()).await?;
+    let browser = Browser::log_in(&world, world.api.key()).await?;
+    let bind = format!("{}/bots/{}/bind?resource={resource}", base(&world).await?, world.bot);
+    let page = browser.page(&bind).await?;
+    assert!(page.contains("name=\"operations.mode\" value=\"only\" checked"), "{page}");
+    let mode = |value| [("operations.mode", value), ("tools.mode", "all"), ("enabled", "on"), ("save", "1")];
+    for (value, label) in [("all", "<a href=\"#role_id\">Role</a>"), ("only", "<a href=\"#operations\">Operations</a>")]
+    {
+        let refused = browser.submit(&bind, &bind, &mode(value)).await?;
+        assert!(refused.status == 422 && refused.text.contains(label), "{value}: {}", refused.text);
+    }
+    // A value that is ticked counts, also beside the choice of no restriction.
+    let fields = [&mode("all")[..], &[("operations.known", "echo.run")]].concat();
+    let saved = browser.submit(&bind, &bind, &fields).await?;
+    assert_eq!(saved.status, 303, "{}", saved.text);
+    let (_, bindings) = world.api.get(&format!("/api/bots/{}/resources", world.bot)).await?;
+    assert_eq!(bindings["items"][0]["permissions"], json!({ "allowed_operations": ["echo.run"] }));
     Ok(())
 }

@@ -4,6 +4,7 @@
 mod assets;
 mod chart;
 mod client;
+mod fields;
 mod form;
 mod hosts;
 mod lines;
