@@ -63,10 +63,39 @@ async fn a_new_binding_without_a_grant_names_the_field_that_lacks_it() -> Result
         assert!(refused.status == 422 && refused.text.contains(label), "{value}: {}", refused.text);
     }
     // A value that is ticked counts, also beside the choice of no restriction.
-    let fields = [&mode("all")[..], &[("operations.known", "echo.run")]].concat();
+    let fields = [&mode("all")[..], &[("operations.known", "echo.read")]].concat();
     let saved = browser.submit(&bind, &bind, &fields).await?;
     assert_eq!(saved.status, 303, "{}", saved.text);
     let (_, bindings) = world.api.get(&format!("/api/bots/{}/resources", world.bot)).await?;
-    assert_eq!(bindings["items"][0]["permissions"], json!({ "allowed_operations": ["echo.run"] }));
+    assert_eq!(bindings["items"][0]["permissions"], json!({ "allowed_operations": ["echo.read"] }));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_resource_whose_address_is_not_opened_says_so_and_leads_to_the_field() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let browser = Browser::log_in(&world, world.api.key()).await?;
+    let new = format!("{}/resources/new?type=github", base(&world).await?);
+    assert!(browser.page(&new).await?.contains("The credential comes next"), "the form says what comes next");
+    let made = browser.submit(&new, &new, &[("name", "near"), ("p.api_base", "http://127.0.0.1:9000")]).await?;
+    assert_eq!(made.status, 303, "{}", made.text);
+    let resource = made.location().to_owned();
+    let page = browser.page(&resource).await?;
+    for field in ["allow_http", "allow_addresses"] {
+        assert!(page.contains(&format!("href=\"{resource}/edit#{field}\"")), "{field}: {page}");
+    }
+    // Without an OAuth app, the page of the credential opens on the method that needs none.
+    let credential = browser.page(&format!("{resource}/credential")).await?;
+    assert!(credential.contains("name=\"p.access_token\""), "{credential}");
+    let edit = format!("{resource}/edit");
+    let opened = [
+        ("name", "near"),
+        ("p.api_base", "http://127.0.0.1:9000"),
+        ("allow_http", "on"),
+        ("allow_addresses", "127.0.0.0/8"),
+    ];
+    let saved = browser.submit(&edit, &edit, &opened).await?;
+    assert_eq!(saved.status, 303, "{}", saved.text);
+    assert!(!browser.page(&resource).await?.contains("/edit#"), "nothing is missing any more");
     Ok(())
 }

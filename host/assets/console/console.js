@@ -72,6 +72,14 @@ for (const error of document.querySelectorAll("[data-field]")) {
   field.setAttribute("aria-describedby", `${field.getAttribute("aria-describedby") ?? ""} ${note.id}`.trim());
 }
 
+// A link to a field opens the folded part that has it.
+const linked = document.getElementById(location.hash.slice(1));
+const hiding = linked?.closest("details");
+if (hiding && !hiding.open) {
+  hiding.open = true;
+  linked.focus();
+}
+
 // A name that is ticked or typed chooses "only these". A role without names beside it is not restricted.
 const NAMED = '[name$=".known"], [name$=".others"], [name^="scope.entries."]';
 const only = (part, value) => part?.querySelector(`input[type="radio"][name*="mode"][value="${value}"]`);

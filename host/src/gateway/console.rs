@@ -11,6 +11,7 @@ mod lines;
 mod navigation;
 mod page;
 mod pages;
+mod reach;
 mod rules;
 mod schema;
 mod terminal;

@@ -488,7 +488,7 @@ async fn submit(visit: &Visit, mut target: Target) -> Page {
             None => (Method::POST, path),
         };
         match visit.client.act(method, &path, Some(&Value::Object(body)), visit.conditions()).await {
-            Ok(()) => return Ok(visit.done(visit.words().text("frame.saved").to_owned(), &target.bot.base).await),
+            Ok(()) => return Ok(visit.done(visit.words().text("bind.saved").to_owned(), &target.bot.base).await),
             Err(failure) => failure,
         }
     };
