@@ -1,4 +1,4 @@
-//! Approvals: who may decide, what the others see, and the ways to an approval.
+//! Approvals: who may decide, what the others see, and the ways to an approval; and a denied call that is checked again.
 
 use anyhow::{Context, Result};
 use reqwest::Method;
@@ -88,5 +88,21 @@ async fn the_page_of_an_error_has_the_menu_and_leads_back_to_the_form() -> Resul
     }
     let (_, bindings) = world.api.get(&format!("/api/bots/{}/resources", world.bot)).await?;
     assert_eq!(bindings["items"].as_array().context("a list")?.len(), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_page_of_a_denial_says_that_the_call_would_be_allowed_now() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let bound = world.grant("github", &["*"], &json!({ "repos": ["acme/docs"] })).await?;
+    let denied = world.call("github_list_issues", &json!({ "repo": "acme/site" })).await?;
+    let message = text(&denied["message"]);
+    let browser = Browser::log_in(&world, world.api.key()).await?;
+    let request = format!("{}/activity/{}", base(&world).await?, text(&denied["request_id"]));
+    let page = browser.page(&request).await?;
+    assert_eq!(page.matches(message).count(), 1, "the reason is told once: {page}");
+    world.rebind(&bound, &json!({ "scope_constraints": { "repos": ["acme/site"] } })).await?;
+    let page = browser.page(&request).await?;
+    assert!(page.contains("Checked again now: it would be allowed") && page.contains(message), "{page}");
     Ok(())
 }

@@ -325,6 +325,13 @@ struct RequestPage {
     approval: Option<String>,
 }
 
+impl RequestPage {
+    /// Returns whether the explanation says the message of the call.
+    fn is_told_by_why(&self) -> bool {
+        self.why.as_ref().is_some_and(|why| why.check.message == self.call.message)
+    }
+}
+
 /// The maximum number of calls in a waterfall.
 const BARS_MAX: usize = 200;
 
@@ -352,7 +359,8 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
         && let (Some(of), Some(tool), Value::Object(params)) = (&bot, &call.tool, &call.params)
     {
         let of = bot::read(&visit, &of.id).await?;
-        why = bot::ask_why(&visit, &of, tool.raw(), params).await.ok();
+        let answer = bot::ask_why(&visit, &of, tool.raw(), params).await.ok();
+        why = answer.map(|why| Why { is_again: true, ..why });
         is_beyond_bot = why.as_ref().is_some_and(|why| !call.is_explained_by(why));
     }
     let why = why.filter(|_| !is_beyond_bot);
