@@ -1,6 +1,8 @@
 //! Binding a bot to a resource: the role, the permissions, the scopes and the limits on one page, with a preview that
 //! the server decides.
 
+mod preview;
+
 use std::collections::BTreeMap;
 
 use askama::Template;
@@ -16,6 +18,7 @@ use crate::gateway::console::pages::bot::{self, Bot};
 use crate::gateway::console::pages::deletion::ConfirmPage;
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::Visit;
+use preview::Preview;
 
 #[derive(Deserialize)]
 struct Named {
@@ -100,45 +103,6 @@ struct Scope {
     match_mode: String,
     is_restricted: bool,
     entries: Text,
-}
-
-/// What the draft would do.
-#[derive(Deserialize)]
-struct Preview {
-    tools: Vec<PreviewTool>,
-}
-
-#[derive(Deserialize)]
-struct PreviewTool {
-    name: Text,
-    operation: Text,
-    visible: bool,
-    #[serde(default)]
-    rule: Option<Text>,
-    #[serde(default)]
-    was: Option<Was>,
-}
-
-#[derive(Deserialize)]
-struct Was {
-    visible: bool,
-}
-
-impl PreviewTool {
-    /// Returns the class of the change in the style sheet.
-    fn change(&self) -> &'static str {
-        match (self.was.as_ref().is_some_and(|was| was.visible), self.visible) {
-            (false, true) => "added",
-            (true, false) => "removed",
-            _ => "",
-        }
-    }
-}
-
-impl Preview {
-    fn count(&self, change: &str) -> usize {
-        self.tools.iter().filter(|tool| tool.change() == change).count()
-    }
 }
 
 impl BindPage {
