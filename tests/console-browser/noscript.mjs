@@ -28,6 +28,7 @@ const bot = page.url();
 check((await page.textContent("h1")).includes("worker"), "the bot is shown");
 
 await page.goto(`${bot}/bind?resource=${resource}`);
+await page.check('input[name="operations.mode"][value="all"]');
 await page.check('input[name="tools.mode"][value="only"]');
 await page.check('input[name="tools.known"][value="test_echo_run"]');
 await page.click(".gates > details > summary");

@@ -4,6 +4,7 @@
 mod assets;
 mod chart;
 mod client;
+mod fields;
 mod form;
 mod gates;
 mod hosts;
@@ -12,6 +13,7 @@ mod navigation;
 mod page;
 mod pages;
 mod picker;
+mod reach;
 mod rules;
 mod schema;
 mod terminal;

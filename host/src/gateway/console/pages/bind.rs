@@ -1,6 +1,8 @@
 //! Binding a bot to a resource: the role, the permissions, the scopes and the limits on one page, with a preview that
 //! the server decides.
 
+mod preview;
+
 use std::collections::BTreeMap;
 
 use askama::Template;
@@ -18,6 +20,7 @@ use crate::gateway::console::pages::deletion::ConfirmPage;
 use crate::gateway::console::picker::{Restriction, Scope};
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::Visit;
+use preview::Preview;
 
 #[derive(Deserialize)]
 struct Named {
@@ -63,45 +66,6 @@ struct Pin {
     name: Text,
     effect: String,
     status: String,
-}
-
-/// What the draft would do.
-#[derive(Deserialize)]
-struct Preview {
-    tools: Vec<PreviewTool>,
-}
-
-#[derive(Deserialize)]
-struct PreviewTool {
-    name: Text,
-    operation: Text,
-    visible: bool,
-    #[serde(default)]
-    rule: Option<Text>,
-    #[serde(default)]
-    was: Option<Was>,
-}
-
-#[derive(Deserialize)]
-struct Was {
-    visible: bool,
-}
-
-impl PreviewTool {
-    /// Returns the class of the change in the style sheet.
-    fn change(&self) -> &'static str {
-        match (self.was.as_ref().is_some_and(|was| was.visible), self.visible) {
-            (false, true) => "added",
-            (true, false) => "removed",
-            _ => "",
-        }
-    }
-}
-
-impl Preview {
-    fn count(&self, change: &str) -> usize {
-        self.tools.iter().filter(|tool| tool.change() == change).count()
-    }
 }
 
 impl BindPage {
@@ -156,7 +120,9 @@ pub(in crate::gateway::console) async fn new(
     Query(chosen): Query<Chosen>,
 ) -> Page {
     let target = new_target(&visit, &id, chosen).await?;
-    let page = form(&visit, target, &json!({"enabled": true}), Vec::new()).await?;
+    // Without a role, no restriction of both lists grants nothing, so the form starts with a list to choose from.
+    let start = json!({"enabled": true, "permissions": {"allowed_operations": []}});
+    let page = form(&visit, target, &start, Vec::new()).await?;
     Ok(page::render(&page))
 }
 
@@ -326,18 +292,14 @@ fn draft(fields: &Fields) -> (Map<String, Value>, Vec<(Text, Text)>) {
     };
     let delegate = json("delegate");
     let optional = |name: &str| Some(fields.value(name).trim()).filter(|value| !value.is_empty());
-    // Entries beside the choice of no restriction would be lost, and the binding would permit everything.
-    let mut restricted = |place: &str, mode: &str, entries: Vec<String>| {
-        if mode != "only" && !entries.is_empty() {
-            errors.push((Text::from(place), Text::from("form.contradiction")));
-        }
-        (mode == "only" || !entries.is_empty()).then_some(entries)
-    };
-    let mut restriction = |name: &str| {
+    // Entries count as a restriction also beside the choice of no restriction. Otherwise they would be lost, and the
+    // binding would permit everything.
+    let restricted = |mode: &str, entries: Vec<String>| (mode == "only" || !entries.is_empty()).then_some(entries);
+    let restriction = |name: &str| {
         let chosen = format!("{name}.known");
         let mut entries: Vec<String> = fields.values(&chosen).map(str::to_owned).collect();
         entries.extend(fields.lines(&format!("{name}.others")));
-        restricted(name, fields.value(&format!("{name}.mode")), entries)
+        restricted(fields.value(&format!("{name}.mode")), entries)
     };
     let (operations, tools) = (restriction("operations"), restriction("tools"));
     let permissions = match (&operations, &tools) {
@@ -351,7 +313,7 @@ fn draft(fields: &Fields) -> (Map<String, Value>, Vec<(Text, Text)>) {
     let scopes: Map<String, Value> = fields
         .with_prefix("scope.mode.")
         .filter_map(|(key, mode)| {
-            let entries = restricted(key, mode, fields.lines(&format!("scope.entries.{key}")))?;
+            let entries = restricted(mode, fields.lines(&format!("scope.entries.{key}")))?;
             Some((key.to_owned(), Value::from(entries)))
         })
         .collect();
@@ -376,7 +338,20 @@ fn draft(fields: &Fields) -> (Map<String, Value>, Vec<(Text, Text)>) {
     }
 }
 
-/// Shows the numbers, the gates and the JSON text as they were typed, because some of them cannot be read.
+/// Returns the places of the choices that a binding lacks, each with the key of a word.
+fn missing(draft: &Map<String, Value>, is_new: bool) -> Vec<(Text, Text)> {
+    let permissions = draft.get("permissions").filter(|permissions| !permissions.is_null());
+    if permissions.is_none() && draft.get("role_id").is_none_or(Value::is_null) {
+        return vec![("role_id".into(), "bind.needs_grant".into())];
+    }
+    // The form of a new binding starts with an empty list, which can be an oversight.
+    let is_empty = |list: &str| permissions.and_then(|all| all[list].as_array()).is_some_and(Vec::is_empty);
+    let lists = [("operations", "allowed_operations"), ("tools", "allowed_tools")];
+    let empty = lists.into_iter().filter(|(_, list)| is_new && is_empty(list));
+    empty.map(|(place, _)| (place.into(), "bind.needs_values".into())).collect()
+}
+
+/// Shows the numbers and the JSON texts as they were typed, because some of them cannot be read.
 fn as_typed(page: BindPage, fields: &Fields) -> BindPage {
     let text = |name: &str| Text::from(fields.value(name));
     BindPage {
@@ -410,7 +385,10 @@ pub(in crate::gateway::console) async fn save(
 async fn submit(visit: &Visit, mut target: Target) -> Page {
     // A form that is shown again still changes only the version that its person saw.
     let current = std::mem::replace(&mut target.version, visit.shown_version());
-    let (mut body, unread) = draft(visit.fields());
+    let (mut body, mut unread) = draft(visit.fields());
+    if unread.is_empty() {
+        unread = missing(&body, target.binding.is_none());
+    }
     if !unread.is_empty() {
         let told = |(place, key): (Text, Text)| (place, Text::from(visit.words().text(key.raw())));
         let errors = unread.into_iter().map(told).collect();
@@ -445,7 +423,7 @@ async fn submit(visit: &Visit, mut target: Target) -> Page {
             None => (Method::POST, path),
         };
         match visit.client.act(method, &path, Some(&Value::Object(body)), visit.conditions()).await {
-            Ok(()) => return Ok(visit.done(visit.words().text("frame.saved").to_owned(), &target.bot.base).await),
+            Ok(()) => return Ok(visit.done(visit.words().text("bind.saved").to_owned(), &target.bot.base).await),
             Err(failure) => failure,
         }
     };
@@ -512,10 +490,26 @@ mod tests {
         let typed = b"operations.mode=all&operations.known=a&tools.mode=all&tools.others=b&scope.mode.repos=all&\
             scope.entries.repos=acme%2F*&scope.mode.labels=all";
         let (draft, errors) = draft(&Fields::parse(typed));
-        let places: Vec<&str> = errors.iter().map(|(place, _)| place.raw()).collect();
-        assert_eq!(places, ["operations", "tools", "repos"]);
+        assert!(errors.is_empty(), "{errors:?}");
         assert_eq!(draft["permissions"], json!({"allowed_operations": ["a"], "allowed_tools": ["b"]}));
         assert_eq!(draft["scope_constraints"], json!({"repos": ["acme/*"]}));
+    }
+
+    #[test]
+    fn a_choice_that_a_new_binding_lacks_is_told_with_its_place() {
+        let places = |body: &str, is_new: bool| -> Vec<String> {
+            let (draft, _) = draft(&Fields::parse(body.as_bytes()));
+            missing(&draft, is_new).iter().map(|(place, _)| place.raw().to_owned()).collect()
+        };
+        assert_eq!(places("operations.mode=all&tools.mode=all", true), ["role_id"]);
+        assert_eq!(places("operations.mode=only&tools.mode=all", true), ["operations"]);
+        assert_eq!(places("role_id=r&operations.mode=only&tools.mode=only", true), ["operations", "tools"]);
+        let complete = ["role_id=r&operations.mode=all&tools.mode=all", "operations.mode=all&operations.known=a"];
+        for body in complete {
+            assert!(places(body, true).is_empty(), "{body}");
+        }
+        // An existing binding may keep a list that grants nothing.
+        assert!(places("operations.mode=only&tools.mode=all", false).is_empty());
     }
 
     #[test]

@@ -143,6 +143,8 @@ pub(in crate::gateway::console) struct Why {
     /// The path of the page that shows and makes the change, if there is one and the key may make it.
     pub change: Option<String>,
     pub may_change: bool,
+    /// Whether the question is about a call that was made before.
+    pub is_again: bool,
 }
 
 #[derive(Template)]
@@ -262,7 +264,7 @@ pub(in crate::gateway::console) async fn ask_why(
     let is_long = params.len() > LINK_BYTES_MAX;
     let params = Text::from(params);
     let params = if is_long { params.start(PARAMS_CHARS_MAX) } else { params };
-    Ok(Why { tool: tool.into(), params, check, sentences, change, may_change })
+    Ok(Why { tool: tool.into(), params, check, sentences, change, may_change, is_again: false })
 }
 
 #[derive(Template)]

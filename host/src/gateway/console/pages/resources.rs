@@ -3,6 +3,7 @@
 use askama::Template;
 use axum::extract::{Path, Query};
 use http::{Method, StatusCode};
+use ipnet::IpNet;
 use monstrum_types::UtcMillis;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -12,6 +13,7 @@ use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::bots::ListQuery;
 use crate::gateway::console::pages::deletion::{ConfirmPage, delete_named};
 use crate::gateway::console::pages::pins::{self, Pin, Pins};
+use crate::gateway::console::reach::{self, Closed};
 use crate::gateway::console::schema::{self, Declared, Input};
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::Visit;
@@ -43,6 +45,10 @@ pub(in crate::gateway::console) struct Network {
 impl Network {
     fn lines(&self) -> String {
         self.allow_addresses.iter().map(Text::raw).collect::<Vec<_>>().join("\n")
+    }
+
+    fn opened(&self) -> Vec<IpNet> {
+        self.allow_addresses.iter().filter_map(|net| net.raw().parse().ok()).collect()
     }
 }
 
@@ -379,9 +385,16 @@ struct ShowPage {
     may_credential: bool,
     may_pins: bool,
     may_discover: bool,
+    may_bind: bool,
 }
 
 impl ShowPage {
+    /// Returns what the addresses in the configuration lack.
+    fn closed(&self) -> Vec<Closed> {
+        let network = &self.resource.network;
+        reach::closed(&self.resource.config, network.allow_http, &network.opened())
+    }
+
     fn config(&self) -> Vec<(Text, Text)> {
         let shown = |value: &Value| match value {
             Value::String(text) => text.as_str().into(),
@@ -392,6 +405,12 @@ impl ShowPage {
 
     fn discovers(&self) -> bool {
         self.kind.as_ref().is_some_and(|kind| kind.tool_discovery != "static") || self.resource.discovery.is_some()
+    }
+
+    /// Returns whether the type needs a credential and none is saved.
+    fn lacks_credential(&self) -> bool {
+        let needs = self.kind.as_ref().is_some_and(|kind| !kind.auth_methods.is_empty());
+        needs && self.resource.credential.is_none()
     }
 
     fn has_check(&self) -> bool {
@@ -427,6 +446,7 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
         may_credential: visit.may("credentials_save"),
         may_pins: visit.may("resources_approve"),
         may_discover: visit.may("resources_discover"),
+        may_bind: visit.may("bindings_create"),
     };
     Ok(page::render(&page))
 }
