@@ -11,8 +11,9 @@ const CRATES: &[&[&str]] = &[
     &["bundled", "types"],
     &["manifest", "llm"],
     &["guardian", "vault", "store", "package"],
-    &["egress", "runtime", "sandbox", "api", "mcp"],
+    &["egress", "runtime", "sandbox", "api", "mcp", "engine"],
     &["core", "sandbox-embedded"],
+    &["agent"],
     &["host"],
 ];
 

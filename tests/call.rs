@@ -1,6 +1,6 @@
 //! Calls of tools: governed calls, rejected calls, stopped calls, and the protection of secrets.
 
-mod budget;
+pub(crate) mod budget;
 mod ceilings;
 mod configured;
 mod content;

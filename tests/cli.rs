@@ -2,6 +2,7 @@
 //! standard error. The exit code indicates success or failure.
 
 mod audit;
+mod budgets;
 mod configuration;
 mod console;
 mod doctor;

@@ -4,6 +4,7 @@
 mod access;
 mod audit;
 mod bots;
+mod budgets;
 mod changes;
 mod connections;
 mod console;
@@ -25,6 +26,7 @@ mod resources;
 pub(crate) mod roles;
 mod stats;
 mod versions;
+pub(crate) mod wakes;
 mod workspaces;
 
 use std::fmt::{self, Display, Formatter};

@@ -211,6 +211,10 @@ pub(crate) async fn bot_in(store: &Store, workspace: WorkspaceId, name: &str) ->
         monthly_token_budget: None,
         gates: None,
         mcp_subjects: None,
+        model_fallbacks: None,
+        task_limits: None,
+        session_idle_s: None,
+        client_tools: None,
         created_at: NOW,
         updated_at: NOW,
     };

@@ -9,10 +9,12 @@ use futures::future::try_join_all;
 use monstrum_store::StoreOptions;
 use reqwest::Method;
 use serde_json::{Value, json};
-use support::{Api, Postgres, Server};
+use support::{Api, FakeLlm, LlmReply, Postgres, Server};
 
+use crate::http::wakes::plant_wakes;
 use crate::http::{made, send, workspace};
 use crate::sandbox::plant;
+use crate::tasks::{ended, give_model};
 use crate::world::{World, text};
 
 /// Collections that do not belong to a tenant. Their answers are also searched for the data of the other tenant.
@@ -54,11 +56,22 @@ impl Tenant {
         let token_url = format!("https://id.example/{marker}");
         let provider = json!({ "resource_type": "test-echo", "client_id": marker, "token_url": token_url });
         let provider = made(&admin, "/api/oauth/providers", &provider).await?;
+        for (id, subject) in [(json!(bot), "bot"), (json!({ "app_id": marker, "user_id": marker }), "user")] {
+            let budget = json!({ "subject": subject, "id": id, "monthly_credits_millionths": 5_000_000 });
+            let (status, set) = admin.put("/api/budgets", &budget).await?;
+            ensure!(status == 200, "{set}");
+        }
         let (operator_id, operator) = key(json!({ "name": NAME, "kind": "operator" })).await?;
         let (_, bot_key) = key(json!({ "name": "bot", "kind": "bot", "bot_id": bot })).await?;
         let sandbox = plant(store.clone(), world.server.data_dir(), text(&workspace["id"]), &bot, NAME, NAME).await?;
+        plant_wakes(store.clone(), &world.server.data_dir(), text(&workspace["id"]), &[marker], Some(marker)).await?;
         let call = admin.call(&bot, "test_echo_run", &json!({ "repo": marker })).await?;
         ensure!(call["status"] == "success", "{call}");
+        let llm = FakeLlm::start().await?;
+        llm.prepare([LlmReply::json(400, &json!({ "error": { "message": marker } }))]);
+        give_model(&admin, &bot, "models", &llm).await?;
+        let task = made(&admin, &format!("/api/bots/{bot}/tasks"), &json!({ "instruction": marker })).await?;
+        let task = ended(&admin, &task).await?;
         let ids = BTreeMap::from([
             ("workspaces", text(&workspace["id"]).to_owned()),
             ("keys", operator_id),
@@ -67,6 +80,8 @@ impl Tenant {
             ("resources", resource),
             ("oauth", provider),
             ("sandboxes", sandbox),
+            ("tasks", text(&task["id"]).to_owned()),
+            ("sessions", text(&task["session_id"]).to_owned()),
             ("binding_id", binding),
             ("request_id", text(&call["request_id"]).to_owned()),
         ]);
@@ -109,6 +124,11 @@ impl Tenant {
             "/api/audit/changes",
             "/api/oauth/providers",
             "/api/sandboxes",
+            "/api/tasks",
+            "/api/sessions",
+            "/api/wakes",
+            "/api/budgets",
+            "/api/usage",
             "/api/export",
         ]
         .map(str::to_owned);
@@ -212,7 +232,7 @@ async fn walk(description: &Value, own: &Tenant, other: &Tenant) -> Result<usize
 async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
     let bot = format!("/api/bots/{}", own.id("bots"));
     let (bindings, call) = (format!("{bot}/resources"), format!("{bot}/tools/test_echo_run/call"));
-    let check = format!("{bot}/tools/test_echo_run/check");
+    let (check, tasks) = (format!("{bot}/tools/test_echo_run/check"), format!("{bot}/tasks"));
     let binding = format!("{bindings}/{}", own.id("binding_id"));
     let foreign_binding = format!("{bindings}/{}", other.id("binding_id"));
     let [theirs, role, resource] = ["bots", "roles", "resources"].map(|of| other.id(of));
@@ -223,7 +243,9 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         (Method::PATCH, &binding, json!({ "role_id": role })),
         (Method::PATCH, &foreign_binding, json!({ "enabled": false })),
         (Method::DELETE, &foreign_binding, Value::Null),
+        (Method::PUT, "/api/budgets", json!({ "subject": "bot", "id": theirs, "monthly_tokens": 1 })),
         (Method::POST, &call, json!({ "params": { "repo": other.marker }, "resource_id": resource })),
+        (Method::POST, &tasks, json!({ "instruction": "x", "session_id": other.id("sessions") })),
         (Method::POST, &check, json!({ "params": {}, "resource_id": resource })),
     ];
     let queries = [
@@ -237,10 +259,18 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         format!("/api/roles?cursor={role}"),
         format!("/api/resources?cursor={resource}&limit=1000"),
         format!("/api/keys?cursor={}", other.id("keys")),
+        "/api/budgets?limit=1000".to_owned(),
+        format!("/api/budgets?cursor=bot/{theirs}"),
+        "/api/usage?by=bot,user,task,model".to_owned(),
         format!("/api/search?q={NAME}"),
         format!("/api/search?q={}", other.id("request_id")),
         format!("/api/sandboxes?app_id={NAME}&chat_id={NAME}"),
+        format!("/api/tasks?bot_id={theirs}"),
+        format!("/api/tasks?session_id={}", other.id("sessions")),
+        format!("/api/tasks?cursor={}", "fffa0000-0000-7000-8000-000000000000"),
+        format!("/api/sessions?bot_id={theirs}"),
         format!("/api/sandboxes?cursor={}", "019a0000-0000-7000-8000-000000000000"),
+        "/api/wakes?cursor=event/0".to_owned(),
     ];
     for path in &queries {
         for (kind, api) in own.keys() {

@@ -2,6 +2,7 @@
 //! folder.
 
 pub(crate) mod backup;
+mod events;
 mod moved;
 mod places;
 mod rotation;

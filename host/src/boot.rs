@@ -3,11 +3,13 @@
 mod archive;
 mod data;
 pub mod doctor;
+mod engine;
 mod listen;
 mod offline;
 mod recovery;
 pub mod rotation;
 mod sandboxes;
+mod tasks;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,6 +30,7 @@ use crate::config::{Days, Settings};
 use crate::gateway;
 use crate::telemetry::recorder;
 use listen::Patience;
+use monstrum_agent::Tasks;
 use monstrum_core::access_tokens::AccessTokens;
 use monstrum_core::app::App;
 use monstrum_core::approvals::Approvals;
@@ -35,7 +38,7 @@ use monstrum_core::audit::{Auditor, Feed, HEADS_FILE, Heads};
 use monstrum_core::call::Calls;
 use monstrum_core::call::admission::Lanes;
 use monstrum_core::call::execute::{BuiltIn, Executor};
-use monstrum_core::call::ledger::Ledger;
+use monstrum_core::call::ledger::{Ledger, Payers};
 use monstrum_core::console_sessions::ConsoleSessions;
 use monstrum_core::credentials::Refresher;
 use monstrum_core::mcp::Mcp;
@@ -72,6 +75,8 @@ const SEALS_POLL: Duration = Duration::from_secs(10);
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
 /// The interval at which expired idempotency keys are deleted.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
+/// The time for which tasks that have ended and events are kept: 30 days.
+const KEPT_MS: i64 = 30 * 24 * 3_600 * 1_000;
 /// The interval at which the server records when API keys were last used. The record of one key is written at most once
 /// a minute.
 const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
@@ -110,11 +115,13 @@ pub struct Running {
     /// The root key, if the server created it during this start.
     pub admin_key: Option<Secret>,
     pub app: Arc<App>,
+    pub tasks: Arc<Tasks>,
     shutdown_grace: Duration,
     stop: CancellationToken,
     served: JoinHandle<std::io::Result<()>>,
     audited: JoinHandle<()>,
     chores: Vec<JoinHandle<()>>,
+    engine: Option<JoinHandle<()>>,
     _data: data::Lock,
 }
 
@@ -170,7 +177,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         auditor.clone(),
         public_base_url,
     );
-    let ledger = Ledger::new(data.store.clone(), auditor.clone(), Arc::clone(&clock));
+    let ledger = ledger(&data, &auditor, &policy, &clock).await?;
     let lanes = Lanes::new(settings.calls_at_once);
     let (sandboxes, sandbox_outputs) = sandboxes::open(&settings, &data, Arc::clone(&clock), outside.sandboxes).await;
     let pins = Pins::new(store.clone(), auditor.clone(), Arc::clone(&policy), Arc::clone(&clock), data.node.clone());
@@ -180,7 +187,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let access_tokens = settings.mcp_issuer.clone();
     let access_tokens = access_tokens.map(|issuer| AccessTokens::new(issuer, egress.clone(), Arc::clone(&clock)));
     let built_in = built_in(&sandboxes, &sandbox_outputs, &agents, &mcp);
-    let executor = Executor::new(egress, lanes, settings.ceilings, ledger, built_in);
+    let executor = Executor::new(egress, lanes, settings.ceilings, Arc::clone(&ledger), built_in);
     let approvals = Arc::new(Approvals::new(
         store.clone(),
         Arc::clone(vault),
@@ -216,6 +223,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         file_turns: FileTurns::default(),
         pattern_room,
         approvals,
+        ledger,
         pins,
         agents,
         mcp,
@@ -227,12 +235,44 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     });
     recorder::install();
     let stop = CancellationToken::new();
-    let router = router(Arc::clone(&app), &settings, address, &stop);
+    let engine = engine::create(&app, data.node);
+    let tasks = tasks::register(&app, &engine);
+    let router = router(Arc::clone(&app), Arc::clone(&tasks), &settings, address, &stop);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
     let chores = chores(&app, watch, (settings.watch_plugins, settings.audit_keep), &stop);
+    let engine = engine::start(engine, &app, &stop);
     let served = tokio::spawn(server);
     let (admin_key, shutdown_grace) = (data.admin_key, settings.shutdown_grace);
-    Ok(Running { address, base_url, admin_key, app, shutdown_grace, stop, served, audited, chores, _data: data.lock })
+    let _data = data.lock;
+    Ok(Running {
+        address,
+        base_url,
+        admin_key,
+        app,
+        tasks,
+        shutdown_grace,
+        stop,
+        served,
+        audited,
+        chores,
+        engine,
+        _data,
+    })
+}
+
+/// Opens the ledger, and settles the reservations that an earlier run of this host has left.
+async fn ledger(
+    data: &Data,
+    auditor: &Auditor,
+    policy: &Arc<Policy>,
+    clock: &Arc<dyn Clock>,
+) -> Result<Arc<Ledger>, BootError> {
+    let policy = Arc::clone(policy);
+    let limits =
+        Box::new(move |payers: Payers<'_>| policy.load().payer_limits(payers.workspace, payers.bot, payers.user));
+    let ledger = Ledger::new(data.store.clone(), auditor.clone(), limits, Arc::clone(clock), data.node.clone());
+    ledger.settle_lost().await?;
+    Ok(Arc::new(ledger))
 }
 
 /// Returns what runs the tools of the built-in types.
@@ -251,7 +291,13 @@ fn built_in(
 }
 
 /// Creates the router of a server that listens on `address`.
-fn router(app: Arc<App>, settings: &Settings, address: SocketAddr, stop: &CancellationToken) -> axum::Router {
+fn router(
+    app: Arc<App>,
+    tasks: Arc<Tasks>,
+    settings: &Settings,
+    address: SocketAddr,
+    stop: &CancellationToken,
+) -> axum::Router {
     let options = gateway::Options { public_docs: settings.public_docs };
     let mcp = gateway::McpOptions {
         address,
@@ -266,7 +312,7 @@ fn router(app: Arc<App>, settings: &Settings, address: SocketAddr, stop: &Cancel
         public_url: settings.public_url.clone(),
         address,
     };
-    gateway::router(app, options, mcp, console)
+    gateway::router(app, tasks, options, mcp, console)
 }
 
 /// Listens on `address`. Returns the address with its port, which the system chooses for the port 0.
@@ -320,7 +366,7 @@ impl Running {
     /// Waits until the server is stopped, then shuts it down: it rejects new calls, waits for running calls or records
     /// them as interrupted, and signs a final audit head.
     pub async fn stopped(self) {
-        let Running { app, shutdown_grace, stop, mut served, audited, chores, .. } = self;
+        let Running { app, tasks, shutdown_grace, stop, mut served, audited, chores, engine, .. } = self;
         tokio::select! {
             // Cancelling `stop` also ends the task `served`. `stop` is polled first, so that a requested stop is not
             // logged as an error.
@@ -335,8 +381,14 @@ impl Running {
         app.approvals.close();
         app.audit_feed.close();
         app.agents.announce_end();
+        tasks.close();
+        // Tasks end their turns before their calls are interrupted, so that another turn continues them.
+        engine::stopped(engine).await;
         app.calls.shut_down(shutdown_grace).await;
         app.agents.shut_down().await;
+        if tokio::time::timeout(FLUSH_MAX, app.ledger.shut_down()).await.is_err() {
+            tracing::warn!("the shutdown timed out settling reservations; the next start settles them as a whole");
+        }
         if !served.is_finished() && tokio::time::timeout(FLUSH_MAX, &mut served).await.is_err() {
             served.abort();
         }
@@ -494,11 +546,20 @@ async fn purge(app: Arc<App>, stop: CancellationToken) {
         if let Err(error) = app.approvals.purge().await {
             tracing::warn!(%error, "cannot delete the data of approvals that ended long ago");
         }
+        if let Err(error) = app.ledger.settle_expired().await {
+            tracing::warn!(%error, "cannot settle the reservations of dead hosts");
+        }
         if let Err(error) = app.policy.forget_changes().await {
             tracing::warn!(%error, "cannot delete change notifications that are older than an hour");
         }
         if let Err(error) = app.console_sessions.purge().await {
             tracing::warn!(%error, "cannot delete ended sessions of the console");
+        }
+        if let Err(error) = app.store.forget_tasks(app.clock.now().plus_ms(-KEPT_MS)).await {
+            tracing::warn!(%error, "cannot delete tasks that ended long ago");
+        }
+        if let Err(error) = app.store.forget_events(app.clock.now().plus_ms(-KEPT_MS)).await {
+            tracing::warn!(%error, "cannot delete events that happened long ago");
         }
         if let Err(error) = app.store.forget_agent_hosts().await {
             tracing::warn!(%error, "cannot delete what hosts that ended long ago had recorded about their agents");

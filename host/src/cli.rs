@@ -26,6 +26,7 @@ mod folder;
 mod key;
 mod logs;
 mod mcp;
+mod monthly_usage;
 mod names;
 mod oauth;
 mod objects;
@@ -38,6 +39,8 @@ mod resource;
 mod role;
 mod sandbox;
 mod serve;
+mod session;
+mod task;
 mod trust;
 mod usage;
 mod vault;
@@ -71,6 +74,7 @@ Examples:
   monstrum bot create helper                      create a bot
   monstrum binding create helper tracker --role reader   give the bot a resource
   monstrum call helper github_list_issues '{…}'   call a tool as the bot
+  monstrum task run helper 'Triage the issues' --watch   let the bot work on an instruction
   monstrum export > configuration.yaml            write the configuration to a file
   monstrum plugin new weather                     create a new plugin
   monstrum plugin validate plugins/github         check a plugin before you install it
@@ -150,6 +154,7 @@ enum Command {
     Binding(binding::Binding),
     #[command(subcommand)]
     Budget(budget::Budget),
+    Usage(monthly_usage::Usage),
     #[command(subcommand)]
     Workspace(workspace::Workspace),
     Export(configuration::Export),
@@ -163,6 +168,10 @@ enum Command {
     Trust(trust::Trust),
     #[command(subcommand)]
     Registry(registry::Registry),
+    #[command(subcommand)]
+    Task(task::Task),
+    #[command(subcommand)]
+    Session(session::Session),
     #[command(subcommand)]
     Approval(approval::Approval),
     #[command(subcommand)]
@@ -235,6 +244,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Role(role) => role.run(&options).await,
             Command::Binding(binding) => binding.run(&options).await,
             Command::Budget(budget) => budget.run(&options).await,
+            Command::Usage(usage) => usage.run(&options).await,
             Command::Workspace(workspace) => workspace.run(&options).await,
             Command::Export(export) => export.run(&options).await,
             Command::Apply(apply) => apply.run(&options).await,
@@ -243,6 +253,8 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Trust(trust) => trust.run(&options).await,
             Command::Registry(registry) => registry.run(&options),
             Command::Sandbox(sandbox) => sandbox.run(&options).await,
+            Command::Task(task) => task.run(&options).await,
+            Command::Session(session) => session.run(&options).await,
             Command::Approval(approval) => approval.run(&options).await,
             Command::Mcp(mcp) => mcp.run(&options).await,
             Command::Audit(audit) => audit.run(&options, is_offline).await,

@@ -7,6 +7,7 @@
 
 mod approval_url;
 mod bounded;
+mod calls;
 mod connections;
 mod days;
 mod mcp;
@@ -35,7 +36,7 @@ pub use switch::Switch;
 
 use monstrum_core::access_tokens::TokenIssuer;
 use monstrum_core::approvals::ApprovalUrl;
-use monstrum_core::call::admission::{self, CALLS_MAX};
+use monstrum_core::call::admission::{self, CALLS_MAX, ROUNDS_MAX};
 use monstrum_core::oauth::ReturnOrigin;
 use monstrum_core::plugins::Ceilings;
 use monstrum_core::plugins::registry::Place;
@@ -175,6 +176,10 @@ pub struct ServeFlags {
     /// Maximum number of concurrent calls of one bot [default: 32]
     #[arg(long, env = "MONSTRUM_MAX_CALLS_PER_BOT", value_name = "CALLS")]
     pub max_calls_per_bot: Option<NonZeroU32>,
+
+    /// Maximum number of concurrent rounds with language models, up to 4096 [default: 256]
+    #[arg(long, env = "MONSTRUM_MAX_LLM_CALLS", value_name = "CALLS")]
+    pub max_llm_calls: Option<Bounded<1, ROUNDS_MAX>>,
 
     /// Maximum memory of the compiled patterns of a workspace's roles and bindings, up to 4096 [default: 64]
     #[arg(long, env = "MONSTRUM_WORKSPACE_PATTERNS_MIB", value_name = "MIB")]
@@ -415,6 +420,7 @@ impl Settings {
         let file = read_file(&directory.join(FILE))?;
         let sandboxes = SandboxSettings::resolve(&flags, &file);
         let connections = Connections::resolve(&flags, &file);
+        let calls_at_once = calls::at_once(&flags, &file);
         let mcp_issuer = mcp::issuer(&flags, &file)?;
         let data_dir = flags.data_dir.or(file.data_dir).unwrap_or_else(|| PathBuf::from("data"));
         let plugins_dir = flags.plugins_dir.or(file.plugins_dir).unwrap_or_else(|| data_dir.join("plugins"));
@@ -425,13 +431,6 @@ impl Settings {
             fuel: flags.max_fuel.or(file.max_fuel).map_or(ceilings.fuel, NonZeroU64::get),
             memory_mib: flags.max_memory_mib.or(file.max_memory_mib).map_or(ceilings.memory_mib, Bounded::get),
             timeout_s: flags.max_timeout_s.or(file.max_timeout_s).map_or(ceilings.timeout_s, NonZeroU32::get),
-        };
-        let at_once = admission::Limits::default();
-        let per_plugin = flags.max_calls_per_plugin.or(file.max_calls_per_plugin);
-        let calls_at_once = admission::Limits {
-            in_all: flags.max_calls.or(file.max_calls).map_or(at_once.in_all, Bounded::get),
-            per_plugin: per_plugin.map_or(at_once.per_plugin, NonZeroU32::get),
-            per_bot: flags.max_calls_per_bot.or(file.max_calls_per_bot).map_or(at_once.per_bot, NonZeroU32::get),
         };
         let shutdown_grace_s = flags.shutdown_grace_s.or(file.shutdown_grace_s).unwrap_or(30);
         Ok(Settings {

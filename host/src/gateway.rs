@@ -11,6 +11,7 @@ mod attention;
 mod audit;
 mod bindings;
 mod bots;
+mod budgets;
 mod console;
 mod conversations;
 mod credentials;
@@ -34,11 +35,14 @@ mod roles;
 mod sandbox_files;
 mod sandboxes;
 mod search;
+mod sessions;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod tickets;
 mod tools;
 mod trust;
+mod wakes;
 mod welcome;
 mod workspaces;
 
@@ -59,7 +63,10 @@ use utoipa_axum::routes;
 use crate::gateway::http::extract::ConsoleKey;
 use crate::gateway::http::state::{Host, HttpState};
 use crate::gateway::http::{docs, idempotency, pace, queries};
+use crate::gateway::sessions::MessageSender;
+use crate::gateway::tasks::TaskStarter;
 use crate::telemetry::recorder;
+use monstrum_agent::Tasks;
 use monstrum_core::app::App;
 use monstrum_core::operations::{Admin, Operator, Root};
 
@@ -86,6 +93,9 @@ struct Creating {
     by_root: OpenApiRouter<HttpState>,
     by_admin: OpenApiRouter<HttpState>,
     by_operator: OpenApiRouter<HttpState>,
+    /// The routes that start tasks.
+    by_task_starter: OpenApiRouter<HttpState>,
+    by_message_sender: OpenApiRouter<HttpState>,
 }
 
 impl Creating {
@@ -98,6 +108,8 @@ impl Creating {
             by_root: idempotency::describe(by_root),
             by_admin: idempotency::describe(by_admin),
             by_operator: idempotency::describe(by_operator),
+            by_task_starter: idempotency::describe(new().routes(routes!(tasks::start))),
+            by_message_sender: idempotency::describe(new().routes(routes!(sessions::send))),
         }
     }
 
@@ -105,10 +117,13 @@ impl Creating {
         idempotency::layer::<Root>(self.by_root, state)
             .merge(idempotency::layer::<Admin>(self.by_admin, state))
             .merge(idempotency::layer::<Operator>(self.by_operator, state))
+            .merge(idempotency::layer::<TaskStarter>(self.by_task_starter, state))
+            .merge(idempotency::layer::<MessageSender>(self.by_message_sender, state))
     }
 
     fn bare(self) -> OpenApiRouter<HttpState> {
-        self.by_root.merge(self.by_admin).merge(self.by_operator)
+        let by_right = self.by_root.merge(self.by_admin).merge(self.by_operator);
+        by_right.merge(self.by_task_starter).merge(self.by_message_sender)
     }
 }
 
@@ -173,6 +188,8 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(bots::list))
         .routes(routes!(bots::show, bots::update, bots::delete))
         .routes(routes!(bots::usage))
+        .routes(routes!(budgets::list, budgets::set))
+        .routes(routes!(budgets::usage))
         .routes(routes!(access::access))
         .routes(routes!(access::preview))
         .routes(routes!(bots::prompt))
@@ -181,6 +198,14 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(tools::list))
         .routes(routes!(tools::call))
         .routes(routes!(tools::check))
+        .routes(routes!(tasks::list))
+        .routes(routes!(tasks::of_bot))
+        .routes(routes!(tasks::show, tasks::cancel))
+        .routes(routes!(tasks::steps))
+        .routes(routes!(tasks::events))
+        .routes(routes!(sessions::list))
+        .routes(routes!(sessions::show, sessions::delete))
+        .routes(routes!(sessions::messages))
         .routes(routes!(approvals::list))
         .routes(routes!(approvals::show, approvals::decide))
         .routes(routes!(mcp::post, mcp::listen))
@@ -203,6 +228,7 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(audit::stream::follow))
         .routes(routes!(export::export))
         .routes(routes!(import::import))
+        .routes(routes!(wakes::list))
 }
 
 /// Returns every route of the API, with its description.
@@ -211,11 +237,17 @@ fn api() -> OpenApiRouter<HttpState> {
 }
 
 /// Returns the router of the server, with all routes and middleware.
-pub fn router(app: Arc<App>, options: Options, mcp: McpOptions, console: ConsoleOptions) -> axum::Router {
+pub fn router(
+    app: Arc<App>,
+    tasks: Arc<Tasks>,
+    options: Options,
+    mcp: McpOptions,
+    console: ConsoleOptions,
+) -> axum::Router {
     let demo = Arc::new(demo::DemoServer::new(mcp.stop.clone()));
     let mcp = Arc::new(mcp::Mcp::new(&app, mcp));
     let console = Arc::new(console);
-    let state = HttpState { app: Arc::clone(&app), options, mcp, console: Arc::clone(&console), demo };
+    let state = HttpState { app: Arc::clone(&app), tasks, options, mcp, console: Arc::clone(&console), demo };
     let (api, description) = others().merge(Creating::new().layered(&state)).split_for_parts();
     let queries = queries::Queries::of(&description);
     let api = api

@@ -9,14 +9,14 @@ use super::{Source, sources, workspace};
 
 /// The units from the bottom to the top. Units in the same line must not import each other.
 const ORDER: &[&[&str]] = &[
-    &["beside", "fair_queue", "language", "meters"],
+    &["beside", "events", "fair_queue", "language", "meters"],
     &["call_types"],
     &["checks"],
     &["plugins"],
     &["audit"],
     &["credentials", "sandboxes"],
     &["policy"],
-    &["access_tokens", "console_sessions", "oauth"],
+    &["access_tokens", "console_sessions", "models", "oauth"],
     &["pins"],
     &["mcp", "remote_agents"],
     &["approvals"],

@@ -17,7 +17,7 @@ const CALLS: usize = 64;
 const FITTING: usize = 10;
 
 /// Adds costs to the manifest of `test-echo`: calls of three operations cost 7 tokens and 0.1 credits each.
-fn with_costs(server: Server) -> Result<Server> {
+pub(crate) fn with_costs(server: Server) -> Result<Server> {
     let manifest = server.plugins_dir().join("test-echo/monstrum.yaml");
     let mut told = fs::read_to_string(&manifest)?;
     for operation in ["echo.read", "fetch.run", "nothing.run"] {
@@ -55,7 +55,10 @@ async fn usage(world: &World, query: &str) -> Result<Value> {
 }
 
 fn spent(tokens: usize, calls: usize) -> Value {
-    json!([{ "month": null, "tokens": tokens, "credits_millionths": calls * 100_000, "calls": calls }])
+    json!([{
+        "month": null, "tokens": tokens, "tokens_input": 0, "tokens_output": 0, "credits_millionths": calls * 100_000,
+        "rounds": 0, "rounds_estimated": 0, "calls": calls,
+    }])
 }
 
 /// Sends concurrent calls against a budget that suffices for only some of the calls, and sends further calls after a

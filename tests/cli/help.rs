@@ -41,6 +41,7 @@ const COMMANDS: &str = "
     budget list
     budget show
     budget delete
+    usage
     workspace create
     workspace list
     workspace show
@@ -89,6 +90,13 @@ const COMMANDS: &str = "
     sandbox doctor
     sandbox template build
     why
+    task run
+    task list
+    task show
+    task cancel
+    session list
+    session show
+    session delete
     completions
 ";
 
@@ -109,7 +117,8 @@ async fn every_command_helps() -> Result<()> {
       oauth        Authorize resources by OAuth
       role         Create, list, show, edit and delete roles
       binding      Create, list, show, edit and delete bindings, which give bots the use of resources
-      budget       Set, show, list and delete the monthly token budgets of bots
+      budget       Set, show, list and delete the monthly budgets of the workspace, its bots and its users
+      usage        Show what bots, users, tasks and models have cost in a month
       workspace    Create, list, show, edit and delete workspaces
       export       Print the configuration of a workspace as YAML
       apply        Change the configuration of a workspace to that of YAML files
@@ -118,6 +127,8 @@ async fn every_command_helps() -> Result<()> {
       plugin       Create, test, pack, install, list, show, reload and check plugins
       trust        Manage the keys that may sign packages
       registry     Create a registry of packages
+      task         Let bots work on instructions
+      session      List, show and delete the conversations of bots
       approval     Decide about calls that wait for a person
       mcp          Decide about tools of MCP servers and remote agents
       audit        Read and verify the audit
@@ -146,6 +157,7 @@ async fn every_command_helps() -> Result<()> {
       monstrum bot create helper                      create a bot
       monstrum binding create helper tracker --role reader   give the bot a resource
       monstrum call helper github_list_issues '{…}'   call a tool as the bot
+      monstrum task run helper 'Triage the issues' --watch   let the bot work on an instruction
       monstrum export > configuration.yaml            write the configuration to a file
       monstrum plugin new weather                     create a new plugin
       monstrum plugin validate plugins/github         check a plugin before you install it

@@ -12,10 +12,11 @@ use insta::assert_snapshot;
 use monstrum_store::StoreOptions;
 use reqwest::Method;
 use serde_json::{Value, json};
-use support::{Api, Server, TOKEN};
+use support::{Api, FakeLlm, LlmReply, Server, TOKEN};
 
 use crate::http::{Answers, made, send, workspace};
 use crate::sandbox::plant;
+use crate::tasks::{ended, give_model};
 use crate::world::{World, text};
 
 /// A world that creates new objects for each request, one for every object that a route can name.
@@ -30,6 +31,8 @@ struct Fresh {
     /// The id of a call that is in the audit.
     call: String,
     workspace: String,
+    /// A server of a model that rejects every request.
+    llm: FakeLlm,
     made: AtomicUsize,
 }
 
@@ -55,7 +58,8 @@ impl Fresh {
         let (_, workspaces) = world.api.get("/api/workspaces").await?;
         let default = workspaces["items"].as_array().into_iter().flatten().find(|one| one["name"] == "default");
         let workspace = text(&default.context("the default workspace does not exist")?["id"]).to_owned();
-        Ok(Fresh { world, foreign, admin, operator, approver, starter, call, workspace, made: AtomicUsize::new(0) })
+        let (llm, made) = (FakeLlm::start().await?, AtomicUsize::new(0));
+        Ok(Fresh { world, foreign, admin, operator, approver, starter, call, workspace, llm, made })
     }
 
     /// Returns an unused name.
@@ -91,6 +95,16 @@ impl Fresh {
         let answer = self.starter.call(&bot, "test_echo_run", &json!({})).await?;
         let path = format!("/api/approvals/{}", text(&answer["approval"]["id"]));
         Ok((self.world.api.get(&path).await?.1, bot))
+    }
+
+    /// Creates a bot with a task that has ended. Returns the task and the bot.
+    async fn task(&self) -> Result<(Value, String)> {
+        let (api, bot) = (&self.world.api, self.world.api.bot(&self.name()).await?);
+        give_model(api, &bot, &self.name(), &self.llm).await?;
+        // One answer is for the task, and one for a message to its session.
+        self.llm.prepare((0..2).map(|_| LlmReply::json(400, &json!({ "error": { "message": "no" } }))));
+        let task = made(api, &format!("/api/bots/{bot}/tasks"), &json!({ "instruction": "x" })).await?;
+        Ok((ended(api, &task).await?, bot))
     }
 
     /// Creates a sandbox of the bot in a new conversation and returns its id.
@@ -136,6 +150,12 @@ impl Fresh {
                 (approval, bot) = self.approval().await?;
                 decision = Some(json!({ "decision": "deny", "digest": approval["digest"] }));
                 text(&approval["id"]).to_owned()
+            }
+            "tasks" | "sessions" => {
+                let task;
+                (task, bot) = self.task().await?;
+                let field = if collection == "tasks" { "id" } else { "session_id" };
+                text(&task[field]).to_owned()
             }
             "oauth" => made(api, "/api/oauth/providers", &self.provider().await?).await?,
             "bots" | "{bot}" | "oauth-protected-resource" => {
@@ -209,6 +229,7 @@ impl Fresh {
             "POST /api/resources/{id}/tools/approve" | "POST /api/resources/{id}/tools/reject" => {
                 json!({ "tools": [{ "original_name": "absent", "digest": format!("sha256:{:064}", 0) }] })
             }
+            "PUT /api/budgets" => json!({ "subject": "user", "id": "*", "monthly_tokens": 1_000_000 }),
             "PUT /api/resources/{id}/credential" => {
                 json!({ "auth_method": "token", "fields": { "access_token": TOKEN } })
             }
@@ -221,6 +242,9 @@ impl Fresh {
                 json!({ "draft": draft })
             }
             "POST /api/bots/{id}/tools/{tool}/call" | "POST /api/bots/{id}/tools/{tool}/check" => json!({}),
+            // The bot has no model.
+            "POST /api/bots/{id}/tasks" => json!({ "instruction": name }),
+            "POST /api/sessions/{id}/messages" => json!({ "text": name }),
             "POST /mcp/{bot}" => json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" }),
             other => bail!("the test has no body for `{other}`; add one"),
         }))
@@ -304,10 +328,14 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/bots/{id}/resources/{binding_id}              401  401  200  200  200  403  403  404
     DELETE /api/bots/{id}/resources/{binding_id}              401  401  204  204  403  403  403  404
     PATCH  /api/bots/{id}/resources/{binding_id}              401  401  200  200  403  403  403  404
+    GET    /api/bots/{id}/tasks                               401  401  200  200  200  403  200  404
+    POST   /api/bots/{id}/tasks                               401  401  409  409  409  403  409  404
     GET    /api/bots/{id}/tools                               401  401  200  200  200  403  200  404
     POST   /api/bots/{id}/tools/{tool}/call                   401  401  200  200  200  403  200  404
     POST   /api/bots/{id}/tools/{tool}/check                  401  401  200  200  200  403  200  404
     GET    /api/bots/{id}/usage                               401  401  200  200  200  403  403  404
+    GET    /api/budgets                                       401  401  200  200  200  403  403  200
+    PUT    /api/budgets                                       401  401  200  200  403  403  403  200
     DELETE /api/chats/{chat_id}                               401  401  202  202  202  403  202  202
     POST   /api/console/tickets                               401  401  201  201  201  201  403  201
     POST   /api/core/ai/sandbox/download                      401  401  503  503  503  403  403  404
@@ -373,10 +401,22 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/sandboxes/{id}/commands                       401  401  200  200  200  403  403  404
     POST   /api/sandboxes/{id}/exec                           401  401  200  200  200  403  200  404
     GET    /api/search                                        401  401  200  200  200  403  403  200
+    GET    /api/sessions                                      401  401  200  200  200  403  200  200
+    GET    /api/sessions/{id}                                 401  401  200  200  200  403  200  404
+    DELETE /api/sessions/{id}                                 401  401  204  204  204  403  204  404
+    GET    /api/sessions/{id}/messages                        401  401  200  200  200  403  200  404
+    POST   /api/sessions/{id}/messages                        401  401  202  202  202  403  202  404
     GET    /api/stats                                         401  401  422  422  422  403  403  422
+    GET    /api/tasks                                         401  401  200  200  200  403  200  200
+    GET    /api/tasks/{id}                                    401  401  200  200  200  403  200  404
+    DELETE /api/tasks/{id}                                    401  401  200  200  200  403  200  404
+    GET    /api/tasks/{id}/events                             401  401  200  200  200  403  200  404
+    GET    /api/tasks/{id}/steps                              401  401  200  200  200  403  200  404
     GET    /api/trust                                         401  401  200  403  403  403  403  403
     POST   /api/trust                                         401  401  201  403  403  403  403  403
     DELETE /api/trust/{id}                                    401  401  204  403  403  403  403  403
+    GET    /api/usage                                         401  401  200  200  200  403  403  200
+    GET    /api/wakes                                         401  401  200  200  200  403  403  200
     GET    /api/workspaces                                    401  401  200  403  403  403  403  403
     POST   /api/workspaces                                    401  401  201  403  403  403  403  403
     GET    /api/workspaces/{id}                               401  401  200  403  403  403  403  403

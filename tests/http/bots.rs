@@ -38,13 +38,13 @@ async fn a_bot_is_made_shown_changed_and_deleted() -> Result<()> {
         answers.add("afterwards", answer);
     }
     assert_snapshot!(answers, @r#"
-    create: 201 {"id":"[id 1]","name":"triage","description":"sorts issues","system_prompt":"You sort issues.","model":"small","use_agent_sandbox":true,"monthly_token_budget":1000,"gates":[],"mcp_subjects":[],"created_at":"[time]","updated_at":"[time]"}
-    create with a name only: 201 {"id":"[id 2]","name":"bare","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"gates":[],"mcp_subjects":[],"created_at":"[time]","updated_at":"[time]"}
-    show: 200 {"id":"[id 1]","name":"triage","description":"sorts issues","system_prompt":"You sort issues.","model":"small","use_agent_sandbox":true,"monthly_token_budget":1000,"gates":[],"mcp_subjects":[],"created_at":"[time]","updated_at":"[time]"}
-    replace: 200 {"id":"[id 1]","name":"Ümlaut","description":"sorts issues","system_prompt":"You sort issues.","model":"small","use_agent_sandbox":true,"monthly_token_budget":0,"gates":[],"mcp_subjects":[],"created_at":"[time]","updated_at":"[time]"}
-    clear: 200 {"id":"[id 1]","name":"Ümlaut","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"gates":[],"mcp_subjects":[],"created_at":"[time]","updated_at":"[time]"}
-    name nothing: 200 {"id":"[id 1]","name":"Ümlaut","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"gates":[],"mcp_subjects":[],"created_at":"[time]","updated_at":"[time]"}
-    list: 200 {"items":[{"id":"[id 1]","name":"Ümlaut","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"gates":[],"mcp_subjects":[],"created_at":"[time]","updated_at":"[time]"},{"id":"[id 2]","name":"bare","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"gates":[],"mcp_subjects":[],"created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
+    create: 201 {"id":"[id 1]","name":"triage","description":"sorts issues","system_prompt":"You sort issues.","model":"small","use_agent_sandbox":true,"monthly_token_budget":1000,"gates":[],"mcp_subjects":[],"model_fallbacks":[],"task_limits":null,"session_idle_s":null,"client_tools":false,"created_at":"[time]","updated_at":"[time]"}
+    create with a name only: 201 {"id":"[id 2]","name":"bare","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"gates":[],"mcp_subjects":[],"model_fallbacks":[],"task_limits":null,"session_idle_s":null,"client_tools":false,"created_at":"[time]","updated_at":"[time]"}
+    show: 200 {"id":"[id 1]","name":"triage","description":"sorts issues","system_prompt":"You sort issues.","model":"small","use_agent_sandbox":true,"monthly_token_budget":1000,"gates":[],"mcp_subjects":[],"model_fallbacks":[],"task_limits":null,"session_idle_s":null,"client_tools":false,"created_at":"[time]","updated_at":"[time]"}
+    replace: 200 {"id":"[id 1]","name":"Ümlaut","description":"sorts issues","system_prompt":"You sort issues.","model":"small","use_agent_sandbox":true,"monthly_token_budget":0,"gates":[],"mcp_subjects":[],"model_fallbacks":[],"task_limits":null,"session_idle_s":null,"client_tools":false,"created_at":"[time]","updated_at":"[time]"}
+    clear: 200 {"id":"[id 1]","name":"Ümlaut","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"gates":[],"mcp_subjects":[],"model_fallbacks":[],"task_limits":null,"session_idle_s":null,"client_tools":false,"created_at":"[time]","updated_at":"[time]"}
+    name nothing: 200 {"id":"[id 1]","name":"Ümlaut","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"gates":[],"mcp_subjects":[],"model_fallbacks":[],"task_limits":null,"session_idle_s":null,"client_tools":false,"created_at":"[time]","updated_at":"[time]"}
+    list: 200 {"items":[{"id":"[id 1]","name":"Ümlaut","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"gates":[],"mcp_subjects":[],"model_fallbacks":[],"task_limits":null,"session_idle_s":null,"client_tools":false,"created_at":"[time]","updated_at":"[time]"},{"id":"[id 2]","name":"bare","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"gates":[],"mcp_subjects":[],"model_fallbacks":[],"task_limits":null,"session_idle_s":null,"client_tools":false,"created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
     delete: 204
     afterwards: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 3]"}
     afterwards: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 4]"}
@@ -86,13 +86,13 @@ async fn faults_of_a_bot_are_named() -> Result<()> {
     POST {"name":"x","monthly_token_budget":1.5}: 422 [{"path":"/monthly_token_budget","message":"invalid type: floating point `1.5`, expected i64"}]
     POST {"name":"x","use_agent_sandbox":"yes"}: 422 [{"path":"/use_agent_sandbox","message":"invalid type: string \"yes\", expected a boolean"}]
     POST {"name":"x","description":null}: 422 [{"path":"/description","message":"invalid type: null, expected a string"}]
-    POST {"name":"x","resources":[]}: 422 [{"path":"/resources","message":"unknown field `resources`, expected one of `name`, `description`, `system_prompt`, `model`, `use_agent_sandbox`, `monthly_token_budget`, `gates`, `mcp_subjects`"}]
+    POST {"name":"x","resources":[]}: 422 [{"path":"/resources","message":"unknown field `resources`, expected one of `name`, `description`, `system_prompt`, `model`, `use_agent_sandbox`, `monthly_token_budget`, `gates`, `mcp_subjects`, `model_fallbacks`, `task_limits`, `session_idle_s`, `client_tools`"}]
     POST {"name":"taken"}: 409 "the name is already used in this workspace"
     POST []: 422 [{"path":"","message":"expected a JSON object"}]
     POST "x": 422 [{"path":"","message":"expected a JSON object"}]
     PATCH {"name":null}: 422 [{"path":"/name","message":"invalid type: null, expected a string"}]
     PATCH {"name":"taken"}: 409 "the name is already used in this workspace"
-    PATCH {"created_at":null}: 422 [{"path":"/created_at","message":"unknown field `created_at`, expected one of `name`, `description`, `system_prompt`, `model`, `use_agent_sandbox`, `monthly_token_budget`, `gates`, `mcp_subjects`"}]
+    PATCH {"created_at":null}: 422 [{"path":"/created_at","message":"unknown field `created_at`, expected one of `name`, `description`, `system_prompt`, `model`, `use_agent_sandbox`, `monthly_token_budget`, `gates`, `mcp_subjects`, `model_fallbacks`, `task_limits`, `session_idle_s`, `client_tools`"}]
     PATCH null: 422 [{"path":"","message":"expected a JSON object"}]
     exactly the longest name: 200
     one more: 422 [{"path":"/name","message":"must have at most 128 characters"}]
@@ -131,7 +131,7 @@ async fn a_deleted_bot_takes_its_bindings_and_keys_with_it() -> Result<()> {
     a call: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 4]"}
     the resource: 204
     the record: 0 {"bot_id":"[id 5]","status":"success"}
-    the name is free: 201 {"id":"[id 6]","name":"tester","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"gates":[],"mcp_subjects":[],"created_at":"[time]","updated_at":"[time]"}
+    the name is free: 201 {"id":"[id 6]","name":"tester","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"gates":[],"mcp_subjects":[],"model_fallbacks":[],"task_limits":null,"session_idle_s":null,"client_tools":false,"created_at":"[time]","updated_at":"[time]"}
     "#);
     Ok(())
 }

@@ -6,11 +6,13 @@ use monstrum_package::{Index, IndexEntry, SigningKey, digest, package_file, sign
 use monstrum_store::StoreOptions;
 use monstrum_types::PluginName;
 use serde_json::{Value, json};
-use support::{Api, Server};
+use support::{Api, FakeLlm, LlmReply, Server};
 
 use crate::http::roles::faults;
+use crate::http::wakes::plant_wakes;
 use crate::http::{Answers, made};
 use crate::sandbox::plant;
+use crate::tasks::{ended, give_model};
 use crate::world::{World, text};
 
 #[tokio::test]
@@ -38,6 +40,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         world.call("nothing", &json!({})).await?;
         plant(store.clone(), world.server.data_dir(), text(&workspace["id"]), &world.bot, "app", &name).await?;
     }
+    plant_wakes(store, &world.server.data_dir(), text(&workspace["id"]), &["a", "b", "c", "d"], None).await?;
     providers(&world.api).await?;
     let of_users = credentials_of_users(&world.api).await?;
     world.grant_all("test-echo").await?;
@@ -45,6 +48,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     for number in 0..3 {
         world.call("test_echo_run", &json!({ "repo": format!("acme/{number}") })).await?;
     }
+    let session = session(&world).await?;
     let (_, document) = world.api.get("/api/openapi.json").await?;
     let mut lists = Vec::new();
     for (path, item) in document["paths"].as_object().context("the API description has no paths")? {
@@ -52,7 +56,11 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         // The commands of a sandbox need a provider: `sandbox::recorded` reads the pages of that list.
         let is_here = !path.starts_with("/api/sandboxes/");
         if is_here && parameters.iter().any(|parameter| parameter["name"] == "cursor") {
-            let id = if path.starts_with("/api/resources/") { &of_users } else { &world.bot };
+            let id = match path.split('/').nth(2) {
+                Some("resources") => &of_users,
+                Some("sessions") => &session,
+                _ => &world.bot,
+            };
             lists.push(path.replace("{id}", id));
         }
     }
@@ -82,27 +90,32 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         }
         table.push(format!(
             "{} has {}; {}",
-            path.replace(&world.bot, "{id}").replace(&of_users, "{id}"),
+            path.replace(&world.bot, "{id}").replace(&of_users, "{id}").replace(&session, "{id}"),
             items.len(),
             row.join(" ")
         ));
     }
     assert_snapshot!(table.join("\n"), @"
     /api/approvals has 3; 422 422 422 422 422 422 422 422
-    /api/audit has 7; 422 422 422 422 422 422 422 422
-    /api/audit/changes has 44; 422 422 422 422 422 422 422 422
+    /api/audit has 11; 422 422 422 422 422 422 422 422
+    /api/audit/changes has 47; 422 422 422 422 422 422 422 422
     /api/bots has 5; 422 422 422 422 422 422 422 422
-    /api/bots/{id}/resources has 5; 422 422 422 422 422 422 422 422
+    /api/bots/{id}/resources has 6; 422 422 422 422 422 422 422 422
+    /api/bots/{id}/tasks has 4; 422 422 422 422 422 422 422 422
     /api/keys has 5; 422 422 422 422 422 422 422 422
     /api/oauth/providers has 3; 422 422 422 422 422 422 422 422
     /api/plugins has 3; 422 422 422 422 422 422 200 422
     /api/registry has 3; 422 422 422 422 422 422 200 422
     /api/resource-types has 6; 422 422 422 422 422 422 200 422
-    /api/resources has 6; 422 422 422 422 422 422 422 422
+    /api/resources has 7; 422 422 422 422 422 422 422 422
     /api/resources/{id}/credentials has 3; 422 422 422 422 422 422 422 422
     /api/roles has 5; 422 422 422 422 422 422 422 422
     /api/sandboxes has 4; 422 422 422 422 422 422 422 422
+    /api/sessions has 2; 422 422 422 422 422 422 422 422
+    /api/sessions/{id}/messages has 3; 422 422 422 422 422 422 422 422
+    /api/tasks has 4; 422 422 422 422 422 422 422 422
     /api/trust has 4; 422 422 422 422 422 422 422 422
+    /api/wakes has 4; 422 422 422 422 422 422 422 422
     /api/workspaces has 5; 422 422 422 422 422 422 422 422
     ");
     let mut answers = Answers::default();
@@ -116,6 +129,21 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     ?limit=1&limit=2: 422 [{"path":"","message":"Failed to deserialize query string: duplicate field `limit`"}]
     "#);
     Ok(())
+}
+
+/// Runs three tasks in one conversation and one outside of it. Returns the session of the conversation.
+async fn session(world: &World) -> Result<String> {
+    let llm = FakeLlm::start().await?;
+    give_model(&world.api, &world.bot, "models", &llm).await?;
+    llm.prepare((0..4).map(|_| LlmReply::json(400, &json!({ "error": { "message": "no" } }))));
+    let path = format!("/api/bots/{}/tasks", world.bot);
+    let mut session = String::new();
+    let chat = json!({ "app_id": "app", "user_id": "ada", "chat_id": "one" });
+    for chat in [json!(null), chat.clone(), chat.clone(), chat] {
+        let task = made(&world.api, &path, &json!({ "instruction": "x", "chat": chat })).await?;
+        session = text(&ended(&world.api, &task).await?["session_id"]).to_owned();
+    }
+    Ok(session)
 }
 
 /// Creates three OAuth providers.

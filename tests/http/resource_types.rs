@@ -19,8 +19,9 @@ async fn a_type_is_its_whole_contract_in_the_language_of_the_caller() -> Result<
     // The built-in types of the platform are included in the list.
     let (_, agent) = api.get("/api/resource-types/agent").await?;
     let (_, bot) = api.get("/api/resource-types/bot").await?;
+    let (_, llm) = api.get("/api/resource-types/llm").await?;
     let (_, mcp) = api.get("/api/resource-types/mcp").await?;
-    assert_eq!(list, json!({ "items": [agent, bot, contract, mcp], "next_cursor": null }));
+    assert_eq!(list, json!({ "items": [agent, bot, contract, llm, mcp], "next_cursor": null }));
     if let Some(tools) = contract["tools"].as_array_mut() {
         tools.truncate(1);
     }

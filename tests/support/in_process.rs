@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use monstrum_egress::{EgressOptions, Resolve};
 use monstrum_host::boot::{self, Outside, Running};
-use monstrum_host::config::{ServeFlags, Settings};
+use monstrum_host::config::{SandboxKind, ServeFlags, Settings};
 use monstrum_store::{BindingRow, BotRow, ResourceRow, Store};
 use monstrum_types::{BindingId, BotId, Clock, ResourceId, SystemClock, UtcMillis, WorkspaceId};
 use rustls::pki_types::CertificateDer;
@@ -45,12 +45,22 @@ impl InProcess {
         InProcess::start_with(folders, EgressOptions { extra_roots: roots, ..EgressOptions::default() }).await
     }
 
+    /// Like [`InProcess::start`], without sandboxes, for tests that run beside others in the same process.
+    pub async fn start_without_sandboxes(plugins: &[&str]) -> Result<InProcess> {
+        let flags = ServeFlags { sandbox: Some(SandboxKind::Off), ..ServeFlags::default() };
+        InProcess::start_as(Server::prepare(plugins)?, EgressOptions::default(), flags).await
+    }
+
     async fn start_with(folders: Server, egress: EgressOptions) -> Result<InProcess> {
+        InProcess::start_as(folders, egress, ServeFlags::default()).await
+    }
+
+    async fn start_as(folders: Server, egress: EgressOptions, flags: ServeFlags) -> Result<InProcess> {
         let flags = ServeFlags {
             listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
             data_dir: Some(folders.data_dir()),
             plugins_dir: Some(folders.plugins_dir()),
-            ..ServeFlags::default()
+            ..flags
         };
         let settings = Settings::resolve(flags, folders.home())?;
         let outside = Outside { egress, ..Outside::default() };
@@ -111,6 +121,10 @@ fn bot(workspace: WorkspaceId, number: usize, now: UtcMillis) -> BotRow {
         monthly_token_budget: None,
         gates: None,
         mcp_subjects: None,
+        model_fallbacks: None,
+        task_limits: None,
+        session_idle_s: None,
+        client_tools: None,
         created_at: now,
         updated_at: now,
     }

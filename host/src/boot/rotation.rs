@@ -13,8 +13,10 @@ use serde::Serialize;
 
 use crate::boot::{AUDIT_KEYS, Data};
 use crate::config::MasterKeyPlace;
+use monstrum_agent::journal;
 use monstrum_core::approvals;
 use monstrum_core::credentials::{self, GivenFor};
+use monstrum_core::events;
 use monstrum_core::oauth;
 use monstrum_core::policy::row_seals::ROW_KEY;
 use monstrum_core::sandboxes::outputs;
@@ -288,6 +290,29 @@ fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
         (SealedColumn::SandboxOutputs, [request], [workspace, sandbox]) => {
             Some(outputs::place(workspace.parse().ok()?, sandbox.parse().ok()?, request.parse().ok()?))
         }
+        (
+            SealedColumn::Events,
+            [id],
+            [workspace, event_type, source_type, source_id, bot, root_event, depth, links],
+        ) => {
+            let ids = (workspace.parse().ok()?, id.parse().ok()?);
+            let cause = (root_event.parse().ok()?, depth.as_str());
+            Some(events::place(ids, event_type, (source_type, source_id), bot, cause, links))
+        }
+        (SealedColumn::Tasks, [id], [workspace, bot, session, key]) => Some(journal::place_of_task(
+            workspace.parse().ok()?,
+            id.parse().ok()?,
+            bot.parse().ok()?,
+            session.parse().ok()?,
+            key.parse().ok()?,
+        )),
+        (SealedColumn::TaskSteps, [task, sequence], [workspace, kind, request]) => Some(journal::place_of_step(
+            workspace.parse().ok()?,
+            task.parse().ok()?,
+            sequence.parse().ok()?,
+            kind,
+            request,
+        )),
         (SealedColumn::InstanceKeys, [name, version], []) if name == ROW_KEY => {
             Some(RowKey::place(version.parse().ok()?))
         }

@@ -14,6 +14,7 @@ const CREATE_EXAMPLES: &str = "\
 Examples:
   monstrum bot create triage --description 'Sorts new issues'
   monstrum bot create helper --system-prompt @prompt.txt --monthly-token-budget 1000000
+  monstrum bot create writer --model models/large --model-fallback models/small
   monstrum bot create desk --mcp-subject 'team-a-*'
   monstrum bot create careful --set 'gates=[{\"tools\": [\"github_*\"], \"action\": \"ask\"}]'
 
@@ -82,9 +83,12 @@ pub(super) struct Fields {
     /// The system prompt, or @FILE for a file that contains it
     #[arg(long, value_name = "TEXT")]
     system_prompt: Option<Text>,
-    /// The model
+    /// The model, as RESOURCE/MODEL of a resource of type llm
     #[arg(long)]
     model: Option<String>,
+    /// A model that is tried after --model, as RESOURCE/MODEL; can be repeated
+    #[arg(long, value_name = "MODEL")]
+    model_fallback: Vec<String>,
     /// Whether the bot may use a sandbox in each conversation
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     agent_sandbox: Option<bool>,
@@ -105,6 +109,7 @@ impl Fields {
         body.set("use_agent_sandbox", self.agent_sandbox);
         body.set("monthly_token_budget", self.monthly_token_budget);
         body.set_list("mcp_subjects", self.mcp_subject);
+        body.set_list("model_fallbacks", self.model_fallback);
         Ok(body)
     }
 }
@@ -133,11 +138,12 @@ impl Bot {
 }
 
 async fn show(client: &Client, bot: &str, json: bool) -> Result<(), Failure> {
-    const FIELDS: [(&str, &str); 11] = [
+    const FIELDS: [(&str, &str); 12] = [
         ("name", "name"),
         ("id", "id"),
         ("description", "description"),
         ("model", "model"),
+        ("model fallbacks", "model_fallbacks"),
         ("sandbox", "use_agent_sandbox"),
         ("monthly token budget", "monthly_token_budget"),
         ("MCP subjects", "mcp_subjects"),

@@ -25,8 +25,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(1);
 /// The number of attempts to connect again, enough for a restart of a server.
 const RETRIES_MAX: u32 = 60;
-/// The maximum size of an event, far more than a call with the largest parameters that the audit keeps (16 KiB).
-const EVENT_BYTES_MAX: usize = 1 << 20;
+/// The maximum size of an event. The largest is a step of a task with a result of 1 MiB, whose escapes can make it longer.
+const EVENT_BYTES_MAX: usize = 8 << 20;
 
 /// Print the newest calls, and follow calls as they end
 #[derive(Args)]
@@ -137,26 +137,26 @@ fn tell(call: &Value, json: bool) -> Result<(), Failure> {
 
 /// A server-sent event.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Event {
-    name: String,
-    data: String,
+pub(super) struct Event {
+    pub(super) name: String,
+    pub(super) data: String,
 }
 
 /// The events of a stream.
-struct Events {
+pub(super) struct Events {
     response: Response,
     parser: Parser,
     /// The id of the last event.
-    last: Option<String>,
+    pub(super) last: Option<String>,
 }
 
 impl Events {
-    fn new(response: Response) -> Events {
+    pub(super) fn new(response: Response) -> Events {
         Events { response, parser: Parser::default(), last: None }
     }
 
     /// Returns the next event, or `None` if the connection has ended.
-    async fn next(&mut self) -> Result<Option<Event>, Failure> {
+    pub(super) async fn next(&mut self) -> Result<Option<Event>, Failure> {
         loop {
             if let Some((id, event)) = self.parser.next() {
                 self.last = id.or(self.last.take());

@@ -66,7 +66,8 @@ impl Server {
             public_url: None,
             address: self.running.address,
         };
-        gateway::router(Arc::clone(self.app()), self.options, mcp, console).oneshot(request).await.unwrap()
+        let tasks = Arc::clone(&self.running.tasks);
+        gateway::router(Arc::clone(self.app()), tasks, self.options, mcp, console).oneshot(request).await.unwrap()
     }
 
     async fn send(&self, request: Request<Body>) -> Answer {

@@ -81,7 +81,7 @@ async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
     // and decides about no approval.
     assert_snapshot!(
         format!("{refused:?}"),
-        @r#"{"admin": 7, "bot": 32, "no key": 36, "operator": 23, "other bot": 36, "unknown key": 36}"#
+        @r#"{"admin": 7, "bot": 33, "no key": 39, "operator": 24, "other bot": 39, "unknown key": 39}"#
     );
     Ok(())
 }

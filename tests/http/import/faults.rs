@@ -53,7 +53,7 @@ async fn every_fault_is_reported_with_its_line_and_nothing_is_written() -> Resul
     assert_snapshot!(errors(&answer)?, @r#"
     line 4 => expected a JSON object
     line 5: /scope_constraints => required field is missing
-    line 6: /colour => unknown field `colour`, expected one of `workspace`, `name`, `description`, `system_prompt`, `model`, `use_agent_sandbox`, `monthly_token_budget`, `gates`
+    line 6: /colour => unknown field `colour`, expected one of `workspace`, `name`, `description`, `system_prompt`, `model`, `use_agent_sandbox`, `monthly_token_budget`, `gates`, `model_fallbacks`, `task_limits`, `session_idle_s`, `client_tools`
     line 7: /monthly_token_budget => must be at least 0
     line 8: /config/region => expected one of `eu`, `us`
     line 9: /resource_type => no loaded plugin has this resource type
@@ -91,7 +91,7 @@ async fn no_line_brings_a_credential_an_id_or_a_key() -> Result<()> {
     let answer = post(&world.api, IMPORT, &lines).await?;
     assert_snapshot!(errors(&answer)?, @r#"
     line 1: /credential => unknown field `credential`, expected one of `workspace`, `resource_type`, `name`, `config`, `network`, `labels`
-    line 2: /id => unknown field `id`, expected one of `workspace`, `name`, `description`, `system_prompt`, `model`, `use_agent_sandbox`, `monthly_token_budget`, `gates`
+    line 2: /id => unknown field `id`, expected one of `workspace`, `name`, `description`, `system_prompt`, `model`, `use_agent_sandbox`, `monthly_token_budget`, `gates`, `model_fallbacks`, `task_limits`, `session_idle_s`, `client_tools`
     line 3: /kind => expected `workspace`, `role`, `bot`, `resource` or `binding`
     line 4: /config/access_token => unknown field
     "#);

@@ -110,13 +110,13 @@ impl Found {
         let database = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         let check: String = database.query_row("pragma integrity_check", [], |row| row.get(0))?;
         promise!(check == "ok", "the database is corrupt: {check}");
-        let charges = "select task_id, tokens, credits_millionths, calls from task_usage";
+        let charges = "select task_id, tokens, credits_millionths, calls from usage_rows";
         let charges = database
             .prepare(charges)?
             .query_map([], |row| Ok((row.get(0)?, (row.get(1)?, row.get(2)?, row.get(3)?))))?
             .collect::<rusqlite::Result<_>>()?;
         let total = "select coalesce(sum(tokens), 0), coalesce(sum(credits_millionths), 0), coalesce(sum(calls), 0) \
-                     from bot_usage";
+                     from usage_totals where subject = 'workspace'";
         let total = database.query_row(total, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         let bots =
             database.prepare("select name from bots")?.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;

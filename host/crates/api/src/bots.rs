@@ -29,6 +29,17 @@ pub struct Bot {
     /// them. The list is empty if the bot admits no access tokens.
     #[schema(value_type = Vec<String>)]
     pub mcp_subjects: Value,
+    /// The models that are tried after `model`, each as `resource/model`. The list is empty if there are none.
+    #[schema(value_type = Vec<String>)]
+    pub model_fallbacks: Value,
+    /// The limits of the bot's tasks. Only an admin key can change them. Null means the defaults.
+    #[schema(value_type = Option<TaskLimits>)]
+    pub task_limits: Value,
+    /// The time in seconds after which a session without tasks ends. Null means one day.
+    pub session_idle_s: Option<i64>,
+    /// Whether clients may bring tools of their own, which run at the client and are not governed. Only an admin key can
+    /// change this field.
+    pub client_tools: bool,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
@@ -39,15 +50,25 @@ pub struct Usage {
     pub items: Vec<MonthlyUsage>,
 }
 
-/// The cost of the calls in one month, as declared in the manifests of their tools. Calls of tools without a cost are
-/// not counted.
+/// The cost of the calls in one month, as declared in the manifests of their tools, and of the rounds with models. Calls of
+/// tools without a cost are not counted.
 #[derive(Serialize, ToSchema)]
 pub struct MonthlyUsage {
     /// The month in UTC.
     #[schema(example = "2026-11")]
     pub month: String,
+    /// The number of all tokens: those of rounds, and the cost of calls.
     pub tokens: i64,
+    /// The number of tokens that models have read.
+    pub tokens_input: i64,
+    /// The number of tokens that models have written.
+    pub tokens_output: i64,
     pub credits_millionths: i64,
+    /// The number of rounds.
+    pub rounds: i64,
+    /// The number of rounds whose tokens are an estimate.
+    pub rounds_estimated: i64,
+    /// The number of calls with a cost, without the rounds.
     pub calls: i64,
 }
 
@@ -79,6 +100,40 @@ pub struct NewBot {
     #[serde(default)]
     #[schema(max_items = 64)]
     pub mcp_subjects: Vec<String>,
+    /// The models that are tried after `model`, each as `resource/model`, at most 4.
+    #[serde(default)]
+    #[schema(max_items = 4)]
+    pub model_fallbacks: Vec<String>,
+    /// The limits of the bot's tasks. Setting limits requires an admin key.
+    pub task_limits: Option<TaskLimits>,
+    /// The time in seconds after which a session without tasks ends, 60 to 31536000; one day by default.
+    #[schema(minimum = 60, maximum = 31_536_000)]
+    pub session_idle_s: Option<i64>,
+    /// Whether clients may bring tools of their own. Setting this field requires an admin key.
+    #[serde(default)]
+    pub client_tools: bool,
+}
+
+/// The limits of a bot's tasks. A task can have lower limits. An absent field has its default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TaskLimits {
+    /// The number of steps, 1 to 1000; 50 by default. A step is a round with a model or a call of a tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000)]
+    pub steps: Option<u32>,
+    /// The number of tokens; without a limit by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub tokens: Option<u64>,
+    /// The number of credits; without a limit by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(exclusive_minimum = 0.0)]
+    pub credits: Option<f64>,
+    /// The time in seconds, 1 to 604800; 3600 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 604_800)]
+    pub wall_s: Option<u32>,
 }
 
 /// Changes to a bot. Each field in the request replaces the whole stored field; null clears a field.
@@ -111,6 +166,22 @@ pub struct BotChange {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<Vec<String>>, max_items = 64)]
     pub mcp_subjects: Option<Option<Vec<String>>>,
+    /// The models that are tried after `model`, each as `resource/model`, at most 4.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<Vec<String>>, max_items = 4)]
+    pub model_fallbacks: Option<Option<Vec<String>>>,
+    /// The limits of the bot's tasks. Changing limits requires an admin key.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<TaskLimits>)]
+    pub task_limits: Option<Option<TaskLimits>>,
+    /// The time in seconds after which a session without tasks ends, 60 to 31536000.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>, minimum = 60, maximum = 31_536_000)]
+    pub session_idle_s: Option<Option<i64>>,
+    /// Whether clients may bring tools of their own. Changing this field requires an admin key.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<bool>)]
+    pub client_tools: Option<Option<bool>>,
 }
 
 lists! {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::bindings::{Delegate, Limits, Permissions};
+use crate::bots::TaskLimits;
 use crate::gates::Gate;
 use crate::resources::Network;
 use crate::roles::ScopeConstraints;
@@ -72,6 +73,20 @@ pub struct BotLine {
     #[serde(deserialize_with = "Option::deserialize")]
     pub monthly_token_budget: Option<i64>,
     pub gates: Vec<Gate>,
+    /// The models that are tried after `model`. This field and the following are absent if they are not set, and in
+    /// exports of earlier releases.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub model_fallbacks: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub task_limits: Option<TaskLimits>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub session_idle_s: Option<i64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    pub client_tools: bool,
 }
 
 /// A resource. The line does not contain the credential of the resource.

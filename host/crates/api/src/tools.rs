@@ -94,7 +94,7 @@ pub struct CallInput {
 }
 
 /// A conversation. The caller chooses the ids of the conversation.
-#[derive(Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Chat {
     pub app_id: String,

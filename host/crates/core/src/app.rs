@@ -12,6 +12,7 @@ use crate::access_tokens::AccessTokens;
 use crate::approvals::Approvals;
 use crate::audit::{Auditor, Feed, KeyRing};
 use crate::call::Calls;
+use crate::call::ledger::Ledger;
 use crate::console_sessions::ConsoleSessions;
 use crate::credentials::Refresher;
 use crate::mcp::Mcp;
@@ -47,6 +48,7 @@ pub struct App {
     pub file_turns: FileTurns,
     pub pattern_room: PatternRoom,
     pub approvals: Arc<Approvals>,
+    pub ledger: Arc<Ledger>,
     pub pins: Arc<Pins>,
     pub agents: Arc<RemoteAgents>,
     pub mcp: Arc<Mcp>,

@@ -49,6 +49,7 @@ use self::writer::{Writer, on_a_thread};
 use crate::beside;
 use crate::call_types::call_secrets::CallSecrets;
 use crate::call_types::incoming::IncomingCall;
+use crate::call_types::task_step::TaskOfCall;
 use crate::checks::is_large;
 
 /// The maximum number of queued rows. When the queue is full, callers wait until it has room.
@@ -165,11 +166,14 @@ impl Auditor {
             delegation: lineage.and_then(|lineage| lineage.delegation()),
             ..started(call.request_id(), call.workspace(), self.clock.now())
         };
-        Ok(self.entry(row, secrets))
+        let mut entry = self.entry(row, secrets);
+        entry.task = call.task().cloned();
+        Ok(entry)
     }
 
     fn entry(&self, row: AuditRow, secrets: Arc<CallSecrets>) -> Entry {
         Entry {
+            task: None,
             row: Mutex::new(row),
             secrets,
             started: OnceCell::new(),
@@ -224,6 +228,8 @@ const TOOL_CHARS_MAX: usize = 128;
 pub struct Entry {
     /// The columns that are known so far, not redacted.
     row: Mutex<AuditRow>,
+    /// The task of the call, if the runner carries out a task with it.
+    task: Option<TaskOfCall>,
     secrets: Arc<CallSecrets>,
     started: OnceCell<()>,
     has_asked_to_start: AtomicBool,
@@ -257,9 +263,18 @@ impl Entry {
         self.has_asked_to_start.load(Ordering::Acquire) && !self.started.initialized()
     }
 
-    /// Commits the row `started`, once. A call must not send data from this host before this function returns.
+    /// Returns whether the row `started` is on disk, so that the call may have had effects outside of this host.
+    pub fn has_started(&self) -> bool {
+        self.started.initialized()
+    }
+
+    /// Commits the row `started`, once. A call must not send data from this host before this function returns. It fails
+    /// for a call of a task that another host may have taken over.
     pub async fn started(&self) -> Result<(), AuditUnavailable> {
         self.has_asked_to_start.store(true, Ordering::Release);
+        if self.task.as_ref().is_some_and(|task| !task.lease.is_in_force()) {
+            return Err(AuditUnavailable);
+        }
         let commit = async || {
             let row = self.redacted_row(self.row(AuditKind::Started)).await;
             self.enqueue(row, Vec::new()).await?.await.unwrap_or(Err(AuditUnavailable))

@@ -6,4 +6,6 @@ pub mod incoming;
 pub mod lineage;
 pub mod progress;
 pub mod refusal;
+pub mod round;
 pub mod runs_calls;
+pub mod task_step;

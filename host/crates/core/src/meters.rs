@@ -136,6 +136,18 @@ pub fn archive_failed() {
     counter!("monstrum_audit_archive_failures_total").increment(1);
 }
 
+/// Records a turn that has ended, with the kind of its object.
+pub fn turn(kind: &'static str, result: &'static str, took: Duration) {
+    counter!("monstrum_turns_total", "kind" => kind, "result" => result).increment(1);
+    histogram!("monstrum_turn_seconds", "kind" => kind).record(took);
+}
+
+/// Records the number of wakes that are due and unclaimed, and for how long the oldest of them has been due.
+pub fn wakes(due: u64, oldest_ms: i64) {
+    gauge!("monstrum_wakes_due").set(due as f64);
+    gauge!("monstrum_wakes_oldest_seconds").set(oldest_ms as f64 / 1000.0);
+}
+
 /// Records a transaction of the audit's writer.
 pub fn commit(rows: usize, took: Duration) {
     histogram!("monstrum_audit_commit_seconds").record(took);

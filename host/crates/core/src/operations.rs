@@ -13,6 +13,7 @@ pub mod audit;
 pub mod audit_feed;
 pub mod bindings;
 pub mod bots;
+pub mod budgets;
 mod caller;
 pub mod calls;
 mod change;
@@ -50,6 +51,7 @@ pub mod tokens;
 pub mod tools;
 pub mod trust;
 pub mod user_credentials;
+pub mod wakes;
 pub mod workspaces;
 
 pub use caller::{Admin, AgentCaller, Caller, KeyHolder, Operator, Person, Reviewer, Root};

@@ -11,6 +11,7 @@ pub mod api_key;
 mod assemble;
 mod binding;
 mod bound;
+mod budgets;
 mod grants;
 pub mod key_uses;
 pub mod pattern_limits;
@@ -24,6 +25,7 @@ mod user_credentials;
 pub mod verification;
 
 pub use binding::{Binding, PackedBinding};
+pub use budgets::Budgets;
 pub use grants::Grants;
 pub use remote_tools::ServedTools;
 pub use resource::{NetworkRules, Resource};
@@ -199,6 +201,7 @@ pub struct Snapshot {
     owners: Arc<Owners>,
     patterns: PatternBytes,
     grants: Grants,
+    budgets: Budgets,
     remote_tools: RemoteTools,
     /// The resources of type `agent` that have a connected agent. The others have no tools.
     present: imbl::HashSet<ResourceId>,

@@ -44,4 +44,4 @@ pub use resolve::{LookupError, Resolve, SystemResolver};
 pub use searches::{INLINE_SEARCH_BYTES_MAX, SearchBudget, SearchError, Watch, search};
 pub use send::{BeforeSending, Egress, Step, StepObserver};
 pub use sse::{EVENT_BYTES_MAX, Event, EventReader};
-pub use stream::{StreamedBody, StreamedResponse};
+pub use stream::{StreamedBody, StreamedResponse, UnredactedBody};

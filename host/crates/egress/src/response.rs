@@ -78,7 +78,7 @@ impl Received {
     }
 
     async fn open_parts(self, redactor: &Arc<RedactorCell>, deadline: Instant) -> Result<StreamedResponse, Failure> {
-        let status = self.response.status().as_u16();
+        let (status, retry_after_ms) = (self.response.status().as_u16(), self.retry_after_ms());
         check_head(self.response.headers())?;
         let mut headers = self.response.headers().clone();
         let has_body = self.has_body();
@@ -94,7 +94,7 @@ impl Received {
         let (headers, _) = redacted(without_dropped(headers, &self.inject), None, redactor).await?;
         let response = has_body.then_some(self.response);
         let body = StreamedBody::new(response, Arc::clone(redactor), deadline, self.bytes_max);
-        Ok(StreamedResponse { status, headers, body })
+        Ok(StreamedResponse { status, headers, retry_after_ms, body })
     }
 
     fn has_body(&self) -> bool {

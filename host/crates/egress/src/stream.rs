@@ -2,7 +2,8 @@
 //!
 //! The body leaves this crate only in pieces that were redacted as a whole: the complete body
 //! ([`StreamedBody::read`]), or one event after another ([`StreamedBody::events`]). A secret that arrives in two chunks
-//! would not be found in either chunk, so no function returns single chunks.
+//! would not be found in either chunk, so no function returns redacted chunks. [`StreamedBody::unredacted`] is the
+//! exception: its caller redacts the texts that the chunks contain.
 
 use std::sync::Arc;
 
@@ -22,6 +23,8 @@ pub struct StreamedResponse {
     pub status: u16,
     /// The headers, without `content-length`, because redaction may change the length of the body.
     pub headers: Vec<(String, String)>,
+    /// The delay in milliseconds after which the server asks clients to repeat the request.
+    pub retry_after_ms: Option<u32>,
     /// The body, which has not been read yet.
     pub body: StreamedBody,
 }
@@ -73,6 +76,16 @@ impl StreamedBody {
         self.searched(search).await
     }
 
+    /// Reads the body in pieces that are not redacted, for a format in which a secret can be spread over several events.
+    /// The caller must redact each text that it puts together from the pieces, for example with [`PieceRedactor`], before
+    /// the text leaves the call.
+    ///
+    /// [`PieceRedactor`]: crate::PieceRedactor
+    #[must_use]
+    pub fn unredacted(self) -> UnredactedBody {
+        UnredactedBody(self)
+    }
+
     /// Reads the body as server-sent events.
     #[must_use]
     pub fn events(self) -> EventReader {
@@ -111,6 +124,21 @@ impl StreamedBody {
             self.close();
         }
         received.map_err(|failure| self.redactor.current().redact_failure(failure))
+    }
+}
+
+/// A body whose pieces are not redacted. See [`StreamedBody::unredacted`].
+pub struct UnredactedBody(StreamedBody);
+
+impl UnredactedBody {
+    /// Returns the next piece of the body, or `None` at its end. Dropping the future loses no piece.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the body is too large, is cut off, or does not end before the deadline. The message of the failure is
+    /// redacted. After a failure, the connection is closed, and the body has ended.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        self.0.chunk().await
     }
 }
 

@@ -162,7 +162,7 @@ fn roles<'a>(subject: &Subject<'a>, effort: &Effort, refusals: &mut Refusals<'a>
             refusals.add(Refusal::Tool(Holder::from(*source)))?;
         }
     }
-    for (index, link) in subject.delegation.iter().enumerate() {
+    for (index, link) in restricting(subject).iter().enumerate() {
         let Some(tools) = &link.tools else { continue };
         if !paid(tools.matches(MatchMode::Pattern, tool.as_str(), effort))? {
             refusals.add(Refusal::Tool(Holder::Delegation(index)))?;
@@ -236,7 +236,12 @@ fn values<'a>(
     ControlFlow::Continue(())
 }
 
+/// Returns the links whose lists restrict the tool. See [`ToolRules::own_step`].
+fn restricting<'a>(subject: &Subject<'a>) -> &'a [Arc<DelegationRules>] {
+    if subject.tool.is_own_step { &[] } else { subject.delegation }
+}
+
 pub(crate) fn sets<'a>(subject: &Subject<'a>) -> impl Iterator<Item = (Holder, &'a ConstraintSet)> {
     let own = subject.binding.sets.iter().map(|(source, set)| (Holder::from(*source), &**set));
-    own.chain(subject.delegation.iter().enumerate().map(|(index, link)| (Holder::Delegation(index), &link.set)))
+    own.chain(restricting(subject).iter().enumerate().map(|(index, link)| (Holder::Delegation(index), &link.set)))
 }

@@ -74,6 +74,8 @@ pub struct ToolRules {
     pub(crate) dimensions: Vec<Dimension>,
     /// Whether the tool only forwards to another call; see [`ToolRules::forwarding`].
     pub(crate) forwards: bool,
+    /// Whether the tool is a step of the bot itself; see [`ToolRules::own_step`].
+    pub(crate) is_own_step: bool,
 }
 
 /// A scope dimension, evaluated for one tool.
@@ -163,7 +165,7 @@ impl ToolRules {
                 is_declared: dimension.param_paths.iter().any(|path| declares(path)),
             })
             .collect();
-        ToolRules { tool, operation, dimensions, forwards: false }
+        ToolRules { tool, operation, dimensions, forwards: false, is_own_step: false }
     }
 
     /// Marks a tool that only forwards to another call. The other call is checked separately with the same delegation.
@@ -171,6 +173,14 @@ impl ToolRules {
     #[must_use]
     pub fn forwarding(self) -> ToolRules {
         ToolRules { forwards: true, ..self }
+    }
+
+    /// Marks a tool that is a step of the bot itself, such as a round with a model. The lists of a delegation restrict
+    /// what the bot does for another bot, not how it thinks, so they do not apply to such a tool. The gates of a
+    /// delegation apply, and every link must be in force.
+    #[must_use]
+    pub fn own_step(self) -> ToolRules {
+        ToolRules { is_own_step: true, ..self }
     }
 
     /// Returns the tool's name.

@@ -439,15 +439,36 @@ impl Round {
     ///
     /// The answer was cut or filtered, or the arguments are not a JSON object.
     pub fn runnable(&self, call: &ToolCall) -> Result<Map<String, Value>, NotRun> {
-        match self.finish {
+        self.finish.runnable(call)
+    }
+}
+
+impl FinishReason {
+    /// Returns the arguments with which a call of an answer that ended for this reason may run.
+    ///
+    /// # Errors
+    ///
+    /// The answer was cut or filtered, or the arguments are not a JSON object.
+    pub fn runnable(&self, call: &ToolCall) -> Result<Map<String, Value>, NotRun> {
+        match self {
             FinishReason::Length => Err(NotRun::Cut),
             FinishReason::ContentFilter => Err(NotRun::Filtered),
             _ => call.arguments.parse().map_err(|source| NotRun::Arguments { tool: call.name.clone(), source }),
         }
     }
-}
 
-impl FinishReason {
+    /// Returns the word of the protocol for the reason.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            FinishReason::Stop => "stop",
+            FinishReason::ToolCalls => "tool_calls",
+            FinishReason::Length => "length",
+            FinishReason::ContentFilter => "content_filter",
+            FinishReason::Other(word) => word,
+        }
+    }
+
     /// Reads the word of a server. Words of other protocols are known too, because gateways pass them on.
     fn read(word: &str) -> Result<Self, ReadError> {
         Ok(match word.to_ascii_lowercase().as_str() {

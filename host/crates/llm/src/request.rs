@@ -4,6 +4,7 @@
 //! ([`Request::extra`]), but must not replace one of them: limits and messages are the host's. Addresses and headers are
 //! the caller's.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value, json};
 
 use crate::estimate::RequestSize;
@@ -92,7 +93,8 @@ pub enum ToolSchema {
 }
 
 /// Whether a model calls tools.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ToolChoice {
     /// The model decides.
     Auto,

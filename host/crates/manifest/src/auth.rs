@@ -31,11 +31,15 @@ impl AuthMethod {
     }
 
     /// Returns the injection rules for a resource with this configuration. In a built-in type, the field `key_header` names
-    /// the header of an API key.
+    /// the header of an API key. Only the header for which the manifest has a rule carries more than the key.
     #[must_use]
     pub fn inject_rules_for(&self, resource_type: &ResourceType, config: &Map<String, Value>) -> Vec<InjectRule> {
-        let is_own = resource_type.mode == Mode::System && self.method == AuthKind::ApiKey && self.inject.is_none();
-        match config.get("key_header").and_then(Value::as_str).filter(|_| is_own) {
+        let is_own = resource_type.mode == Mode::System && self.method == AuthKind::ApiKey;
+        let has_rule = |header: &str| {
+            let declared = self.inject.iter().flatten().filter_map(InjectRule::header_name);
+            declared.into_iter().any(|own| own.eq_ignore_ascii_case(header))
+        };
+        match config.get("key_header").and_then(Value::as_str).filter(|header| is_own && !has_rule(header)) {
             Some(header) => {
                 vec![InjectRule::Header(HeaderRule { header: header.to_owned(), value: "{api_key}".to_owned() })]
             }
@@ -65,8 +69,8 @@ impl AuthMethod {
             None | Some(Value::Null) => executor.egress.clone(),
             Some(base) => {
                 let url = base.as_str().and_then(|text| Url::parse(text).ok());
-                // The endpoint of a built-in type is a single URL. Other paths of the server may belong to others.
-                let is_endpoint = resource_type.mode == Mode::System;
+                // The endpoint of an MCP server is a single URL. Other paths of the server may belong to others.
+                let is_endpoint = resource_type.mode == Mode::System && config.contains_key("url");
                 let pattern = if is_endpoint { OriginPattern::of_endpoint } else { OriginPattern::of_url };
                 url.as_ref().and_then(pattern).into_iter().collect()
             }
@@ -75,11 +79,12 @@ impl AuthMethod {
 }
 
 impl ResourceType {
-    /// Returns the base URL in a configuration, to whose origin credentials are sent: `api_base` or, in a built-in type,
-    /// `url`.
+    /// Returns the base URL in a configuration, to whose origin credentials are sent: `api_base` or, in a built-in type
+    /// that has this field, `url`.
     #[must_use]
     pub fn base_url<'c>(&self, config: &'c Map<String, Value>) -> Option<&'c Value> {
-        config.get(if self.mode == Mode::System { "url" } else { "api_base" })
+        let of_system = config.get("url").filter(|_| self.mode == Mode::System);
+        of_system.or_else(|| config.get("api_base"))
     }
 }
 
@@ -269,6 +274,23 @@ mod tests {
         assert_eq!((header(&own).as_deref(), header(&plugin).as_deref()), (Some("X-Key"), Some("X-API-Key")));
         let token = method(json!({"method": "token"}));
         assert_eq!(token.inject_rules_for(&own, &config), token.inject_rules());
+        let Value::Object(base) = json!({"api_base": "https://llm.example/v1"}) else { unreachable!() };
+        let audience: Vec<String> = key.audience(&own, &base, &executor).iter().map(ToString::to_string).collect();
+        assert_eq!(audience, ["https://llm.example"]);
+    }
+
+    #[test]
+    fn a_declared_header_carries_more_than_the_key_and_any_other_header_the_bare_key() {
+        let rule = json!([{"header": "Authorization", "value": "Bearer {api_key}"}]);
+        let key = method(json!({"method": "api_key", "inject": rule}));
+        let value = |header: &str| {
+            let config = Map::from_iter([("key_header".to_owned(), json!(header))]);
+            serde_json::to_value(key.inject_rules_for(&resource_type("system"), &config)).unwrap()
+        };
+        assert_eq!(value("authorization"), rule);
+        assert_eq!(value("api-key"), json!([{"header": "api-key", "value": "{api_key}"}]));
+        let of_plugin = Map::from_iter([("key_header".to_owned(), json!("api-key"))]);
+        assert_eq!(key.inject_rules_for(&resource_type("plugin"), &of_plugin), key.inject_rules());
     }
 
     #[test]

@@ -14,12 +14,14 @@ use crate::model::{Capability, Executor, Field, FieldKind, Manifest};
 use crate::schema::SchemaLimits;
 
 /// Reserved names of resource types and plugins.
-pub(crate) const RESERVED_NAMES: [&str; 12] =
-    ["ssh", "mcp", "bot", "web", "web3", "sandbox", "agent", "workflow", "schedule", "event", "platform", "monstrum"];
+pub(crate) const RESERVED_NAMES: [&str; 14] = [
+    "ssh", "mcp", "bot", "web", "web3", "sandbox", "agent", "llm", "task", "workflow", "schedule", "event", "platform",
+    "monstrum",
+];
 /// Reserved prefixes of tool names.
 pub(crate) const RESERVED_TOOL_PREFIXES: [&str; 7] = ["sandbox_", "bot_", "mcp_", "ssh_", "web_", "web3_", "platform_"];
 /// Prefixes of tool names that were reserved later. Stored versions and configurations may have such names.
-pub(crate) const NEW_RESERVED_TOOL_PREFIXES: [&str; 1] = ["agent_"];
+pub(crate) const NEW_RESERVED_TOOL_PREFIXES: [&str; 3] = ["agent_", "llm_", "task_"];
 /// Maximum number of tools in one plugin. The largest APIs have several hundred operations, and a model cannot choose
 /// among more tools.
 pub(crate) const TOOLS_MAX: usize = 1_000;

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::db::{args, values};
 use crate::rows::{Scope, authentic, change};
-use crate::{BindingRow, KeyRow, Listed, Page, Store, StoreError, bindings, keys};
+use crate::{BindingRow, BudgetRow, KeyRow, Listed, Page, Store, StoreError, bindings, budgets, keys};
 
 /// A row of `bots`.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +23,14 @@ pub struct BotRow {
     pub gates: Option<Value>,
     /// The patterns of the subjects of access tokens that the bot admits, as a JSON list; `None` if it admits none.
     pub mcp_subjects: Option<Value>,
+    /// The models that are tried after `model`, as a JSON list of `resource/model`; `None` if there are none.
+    pub model_fallbacks: Option<Value>,
+    /// The limits of the bot's tasks, as a JSON object; `None` for the defaults.
+    pub task_limits: Option<Value>,
+    /// The time in seconds after which a session without tasks ends; `None` for the default.
+    pub session_idle_s: Option<i64>,
+    /// 1 if clients may bring tools of their own; `None` if not. See [`BotRow::admits_client_tools`].
+    pub client_tools: Option<i64>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
@@ -33,7 +41,7 @@ authentic! {
         id, workspace_id, name, description, system_prompt, model, use_agent_sandbox, monthly_token_budget, created_at,
         updated_at,
     ],
-    optional: [gates, mcp_subjects],
+    optional: [gates, mcp_subjects, model_fallbacks, task_limits, session_idle_s, client_tools],
     others: [],
 }
 
@@ -41,6 +49,12 @@ const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
 const PAGE: &str = select!("where workspace_id = $1 and id > $2 order by id limit $3");
 
 impl BotRow {
+    /// Returns whether clients may bring tools of their own, which run at the client and are not governed.
+    #[must_use]
+    pub fn admits_client_tools(&self) -> bool {
+        self.client_tools == Some(1)
+    }
+
     /// Returns the row that replaces `old`, unless that was changed since `before`.
     pub(crate) fn over(&self, old: &BotRow, before: UtcMillis) -> Option<BotRow> {
         (old.updated_at == before).then(|| BotRow { created_at: old.created_at, ..self.clone() })
@@ -71,12 +85,13 @@ impl Store {
         })
     }
 
-    /// Deletes a bot with its bindings, keys and approvals, and marks its sandboxes for deletion. Returns whether the bot
-    /// existed.
+    /// Deletes a bot with its bindings, keys, approvals and budget, and marks its sandboxes for deletion. Keeps its usage,
+    /// which reports of the workspace include. Returns whether the bot existed.
     pub async fn delete_bot(&self, workspace: WorkspaceId, id: BotId) -> Result<bool, StoreError> {
         let deleted = change!(self, &[Scope::from(workspace)], |change| {
             change.delete_found::<BindingRow>(bindings::OF_BOT, args![workspace, id]).await?;
             change.delete_found::<KeyRow>(keys::OF_BOT, args![workspace, id]).await?;
+            change.delete_found::<BudgetRow>(budgets::OF_BOT, args![workspace, id]).await?;
             change.delete_grants_of_bot(workspace, id).await?;
             let is_deleted = change.delete(args![id], |bot: &BotRow| bot.workspace_id == workspace).await?;
             if is_deleted {

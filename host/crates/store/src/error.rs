@@ -24,6 +24,9 @@ pub enum StoreError {
     /// A row to replace is missing, or was changed since the caller read it.
     #[error("the row was changed or deleted in the meantime")]
     ChangedMeanwhile,
+    /// The claim under which a turn runs was replaced, or its wake was deleted, so the turn must not write anything.
+    #[error("another host has taken over the turn")]
+    LostClaim,
     /// The database is currently unusable because, for example, it is locked, full, read-only or unreachable.
     #[error("{what}")]
     Unavailable {

@@ -14,11 +14,14 @@ mod audit;
 mod batch;
 mod bindings;
 mod bots;
+mod budgets;
+mod chores;
 mod console;
 mod credentials;
 mod db;
 mod discoveries;
 mod error;
+mod events;
 mod idempotency;
 mod instance;
 mod keys;
@@ -38,8 +41,10 @@ mod roles;
 mod rows;
 mod sandboxes;
 mod sealed;
+mod tasks;
 mod trust;
 mod usage;
+mod wakes;
 mod workspaces;
 
 pub use agent_hosts::{AgentHost, AgentHostRow, AgentPresenceRow};
@@ -55,10 +60,12 @@ pub use audit::{
 pub use batch::{ConfigurationRow, RowWrite};
 pub use bindings::{BindingRow, BoundRow};
 pub use bots::BotRow;
+pub use budgets::{BudgetLimits, BudgetRow, BudgetSubject, BudgetWrite, PayerLimits};
 pub use console::{ConsoleSessionRow, ConsoleTicketRow};
 pub use credentials::CredentialRow;
 pub use discoveries::{DiscoveryRow, FirstDiscoveryRow};
 pub use error::StoreError;
+pub use events::EventRow;
 pub use idempotency::{Claim, IdempotencyKey, StoredAnswer};
 pub use instance::InstanceKeyRow;
 pub use keys::{KeyKind, KeyRow, KeyUse};
@@ -83,6 +90,13 @@ pub use sandboxes::{
     RunningSandboxes, SandboxFilter, SandboxOutputRow, SandboxOutputsMax, SandboxRow, SandboxSettled, SandboxStatus,
 };
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
+pub use tasks::{
+    EndedStep, InsertedTask, NewSession, SessionFilter, SessionRow, TaskEnd, TaskFilter, TaskProgress, TaskRow,
+    TaskStatus, TaskStepKind, TaskStepRow, TasksMax,
+};
 pub use trust::TrustRow;
-pub use usage::{BotSpent, Charge, Spent, StoreRow, UsageRow};
+pub use usage::{
+    BotSpent, Charge, Payer, ReservationRow, Spent, StoreRow, UsageBy, UsageGroup, UsageGroups, UsageRow, Used,
+};
+pub use wakes::{AfterTurn, CLAIM_MS, DueCount, DueWake, NewClaim, NewWake, WakeClaim, WakeRow};
 pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use crate::db::{Session, args};
 use crate::rows::{SeenGenerations, StoredRows, VerifiedPolicy};
 use crate::{
-    BindingRow, BotRow, CredentialRow, GrantRow, KeyRow, OauthProviderRow, OwnerRow, ResourceRow, ResourceToolRow,
-    RoleRow, RowName, Scope, Store, StoreError, UnverifiedScope, WorkspaceRow,
+    BindingRow, BotRow, BudgetRow, CredentialRow, GrantRow, KeyRow, OauthProviderRow, OwnerRow, ResourceRow,
+    ResourceToolRow, RoleRow, RowName, Scope, Store, StoreError, UnverifiedScope, WorkspaceRow,
 };
 
 /// A consistent snapshot of all rows that affect decisions about calls.
@@ -34,6 +34,8 @@ pub struct PolicyRows {
     pub grants: Vec<GrantRow>,
     /// The tools that come from outside.
     pub resource_tools: Vec<ResourceToolRow>,
+    /// All budgets, except the monthly tokens of bots, which are in the rows of the bots.
+    pub budgets: Vec<BudgetRow>,
     /// The owner of each resource type and tool name.
     pub owners: Vec<OwnerRow>,
     /// The generation of each verified scope.
@@ -78,6 +80,7 @@ impl Store {
             bindings: trusted.take(),
             grants: trusted.take(),
             resource_tools: trusted.take(),
+            budgets: trusted.take(),
             owners: trusted.take(),
             scope_generations: trusted.generations,
             generations_total: trusted.generations_total,

@@ -53,7 +53,7 @@ words! {
         Limit = "limit",
         /// The plugin or the bot has too many calls in flight.
         Busy = "busy",
-        /// The bot's token budget is spent.
+        /// A budget of the bot, the workspace or the user is spent.
         Budget = "budget",
         /// The resource has no usable credential.
         Unauthenticated = "unauthenticated",
@@ -120,6 +120,30 @@ pub struct AppUser {
     pub app_id: String,
     /// The id of the user in the app.
     pub user_id: String,
+}
+
+impl AppUser {
+    /// Returns the user as one text. Each part is preceded by its length, so that different users have different texts:
+    /// user `b:c` of app `a` is not user `c` of app `a:b`.
+    #[must_use]
+    pub fn key(&self) -> String {
+        let AppUser { app_id, user_id } = self;
+        format!("{}:{app_id}{}:{user_id}", app_id.len(), user_id.len())
+    }
+
+    /// Returns the user with this [`key`](AppUser::key), or `None` if the text is not the key of a user.
+    #[must_use]
+    pub fn of_key(key: &str) -> Option<AppUser> {
+        let (app_id, rest) = key_part(key)?;
+        let (user_id, rest) = key_part(rest)?;
+        rest.is_empty().then(|| AppUser { app_id: app_id.to_owned(), user_id: user_id.to_owned() })
+    }
+}
+
+/// Splits a text that begins with a part and its length.
+fn key_part(text: &str) -> Option<(&str, &str)> {
+    let (length, rest) = text.split_once(':')?;
+    rest.split_at_checked(length.parse().ok()?)
 }
 
 /// The authorization without which a call cannot run.

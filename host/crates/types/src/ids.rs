@@ -19,7 +19,7 @@ pub struct InvalidId {
 }
 
 impl InvalidId {
-    fn new(kind: &'static str, text: &str, expected: &'static str) -> Self {
+    pub(crate) fn new(kind: &'static str, text: &str, expected: &'static str) -> Self {
         InvalidId { kind, text: text.chars().take(64).collect(), expected }
     }
 }
@@ -148,7 +148,13 @@ uuid_id!(/** A pending OAuth authorization. */ OauthFlowId, "OAuth flow id");
 uuid_id!(/** A sandbox: the Linux machine of one conversation. */ SandboxInstanceId, "sandbox id");
 uuid_id!(/** A tool call. */ RequestId, "request id");
 uuid_id!(/** An approval: the decision of a person about one call. */ ApprovalId, "approval id");
+uuid_id!(/** A budget of a workspace, a bot or users. */ BudgetId, "budget id");
+uuid_id!(/** A reservation: the most that a running round can cost. */ ReservationId, "reservation id");
 uuid_id!(/** A tool that the server or the agent behind a resource declares. */ ResourceToolId, "resource tool id");
+uuid_id!(/** A task: the work of a bot on one instruction. */ TaskId, "task id");
+uuid_id!(/** A session: the tasks of one conversation. */ SessionId, "session id");
+uuid_id!(/** An event: something that happened, and that can start work. */ EventId, "event id");
+uuid_id!(/** A claim: the right of one host to run one turn. Each claim has a new id. */ WakeClaimId, "claim id");
 
 fn starts_lower_then(text: &str, length_max: usize, more: fn(u8) -> bool) -> bool {
     text.len() <= length_max

@@ -23,6 +23,7 @@ mod pins;
 mod sandbox;
 mod secret;
 pub mod special_purpose;
+mod wakes;
 mod words;
 mod workspace_sandbox;
 
@@ -35,8 +36,9 @@ pub use http::{
     REQUEST_HEADERS_MAX, URL_BYTES_MAX,
 };
 pub use ids::{
-    ApprovalId, BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, OauthFlowId, OauthProviderId, PluginName,
-    RequestId, ResourceId, ResourceToolId, ResourceTypeId, RoleId, SandboxInstanceId, ToolName, TrustId, WorkspaceId,
+    ApprovalId, BindingId, BotId, BudgetId, CredentialId, Digest, EventId, InvalidId, KeyId, OauthFlowId,
+    OauthProviderId, PluginName, RequestId, ReservationId, ResourceId, ResourceToolId, ResourceTypeId, RoleId,
+    SandboxInstanceId, SessionId, TaskId, ToolName, TrustId, WakeClaimId, WorkspaceId,
 };
 pub use invisible::is_invisible;
 pub use json_text::JsonText;
@@ -47,4 +49,5 @@ pub use params::{ObjectParams, Params};
 pub use pins::{DiscoveryStatus, PinStatus};
 pub use sandbox::{SandboxEntry, SandboxEntryKind, SandboxOutput};
 pub use secret::Secret;
+pub use wakes::{WakeKey, WakeKind};
 pub use workspace_sandbox::{SandboxLimits, SandboxNetwork, WorkspaceSandbox};

@@ -125,6 +125,14 @@ pub(super) struct Bot {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     gates: Vec<GateText>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    model_fallbacks: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    task_limits: Option<Map<String, Value>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    session_idle_s: Option<i64>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    client_tools: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) bindings: Vec<Binding>,
 }
 
@@ -373,10 +381,12 @@ fn resource_line(resource: &Resource) -> Value {
 }
 
 fn bot_line(bot: &Bot) -> Value {
-    let Bot { name, description, system_prompt, model, use_agent_sandbox, monthly_token_budget, gates, bindings: _ } =
-        bot;
+    let Bot { name, description, system_prompt, model, use_agent_sandbox, monthly_token_budget, gates, .. } = bot;
+    let Bot { model_fallbacks, task_limits, session_idle_s, client_tools, .. } = bot;
     json!({ "kind": "bot", "name": name, "description": description, "system_prompt": system_prompt, "model": model,
-        "use_agent_sandbox": use_agent_sandbox, "monthly_token_budget": monthly_token_budget, "gates": gates })
+        "use_agent_sandbox": use_agent_sandbox, "monthly_token_budget": monthly_token_budget, "gates": gates,
+        "model_fallbacks": model_fallbacks, "task_limits": task_limits, "session_idle_s": session_idle_s,
+        "client_tools": client_tools })
 }
 
 fn binding_line(bot: &Bot, binding: &Binding) -> Value {

@@ -56,11 +56,15 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "oauth", description = "Obtaining and refreshing credentials through OAuth"),
         (name = "roles", description = "Named sets of permissions"),
         (name = "bots", description = "Identities of agents, which act only through tools"),
+        (name = "budgets", description = "Monthly limits of workspaces, bots and users, and what they have spent"),
         (name = "bindings", description = "The resources that a bot may use, with permissions and limits"),
         (name = "tools", description = "Listing, checking and calling the tools of a bot"),
+        (name = "tasks", description = "What bots do by themselves with a model"),
+        (name = "sessions", description = "The tasks of conversations"),
         (name = "approvals", description = "Decisions of people about calls that gates hold back"),
         (name = "mcp", description = "The tools of a bot for clients of the Model Context Protocol"),
         (name = "sandboxes", description = "Sandboxes of conversations, and their files"),
+        (name = "wakes", description = "Turns of objects that work in the background"),
         (name = "platform", description = "Functions of plugins for infrastructure code"),
         (name = "configuration", description = "Export of the configuration of workspaces"),
         (name = "audit", description = "Records of calls and changes"),
@@ -346,6 +350,9 @@ mod tests {
         GET /api/bots/{id}/tools
         GET /api/bots/{id}/usage
         GET /api/bots/{id}/access
+        GET /api/budgets
+        PUT /api/budgets
+        GET /api/usage
         POST /api/bots/{id}/resources/preview
         GET /api/bots/{id}/prompt
         GET /api/sandboxes
@@ -371,6 +378,7 @@ mod tests {
         GET /api/audit/stream
         GET /api/export
         POST /api/import
+        GET /api/wakes
         GET /mcp/{bot}
         POST /mcp/{bot}
         GET /.well-known/oauth-protected-resource/mcp/{id}

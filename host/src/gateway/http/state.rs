@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
+use monstrum_agent::Tasks;
 use monstrum_core::app::App;
 
 use crate::config::{McpHost, PublicUrl};
@@ -55,6 +56,7 @@ impl ConsoleOptions {
 #[derive(Clone)]
 pub struct HttpState {
     pub app: Arc<App>,
+    pub(crate) tasks: Arc<Tasks>,
     pub options: Options,
     pub(crate) mcp: Arc<Mcp>,
     pub(crate) console: Arc<ConsoleOptions>,
@@ -69,6 +71,25 @@ impl Deref for Host {
 
     fn deref(&self) -> &Arc<App> {
         &self.0
+    }
+}
+
+/// The tasks of the host, for handlers.
+pub(crate) struct TasksOfHost(pub Arc<Tasks>);
+
+impl Deref for TasksOfHost {
+    type Target = Arc<Tasks>;
+
+    fn deref(&self) -> &Arc<Tasks> {
+        &self.0
+    }
+}
+
+impl FromRequestParts<HttpState> for TasksOfHost {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(_: &mut Parts, state: &HttpState) -> Result<Self, Infallible> {
+        Ok(TasksOfHost(Arc::clone(&state.tasks)))
     }
 }
 

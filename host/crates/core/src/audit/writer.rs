@@ -103,6 +103,7 @@ impl Batch {
         match pending {
             Pending::Row { row, with, committed } => {
                 self.bytes += [&row.params, &row.message].into_iter().flatten().map(String::len).sum::<usize>();
+                self.bytes += with.iter().map(StoreRow::bytes).sum::<usize>();
                 self.row_of.extend(with.iter().map(|_| Some(self.rows.len())));
                 self.with.extend(with);
                 self.rows.push(*row);

@@ -30,19 +30,28 @@ pub const WAIT_MAX: Duration = Duration::from_secs(5);
 /// are being loaded.
 pub const CALLS_MAX: u32 = 1000;
 
+/// The maximum time that a round with a model waits for room. A round takes many seconds, and a task that finds no room
+/// for its next round fails.
+pub const ROUND_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// The maximum number of concurrent rounds with models that can be set. Each holds a connection.
+pub const ROUNDS_MAX: u32 = 4096;
+
 /// The maximum numbers of concurrent calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub in_all: u32,
     pub per_plugin: u32,
     pub per_bot: u32,
+    /// The rounds with models, which take no room of calls: they run for minutes and wait for a server.
+    pub rounds: u32,
 }
 
 impl Default for Limits {
     /// Returns the default limits. With 64 calls of one plugin, the throughput stays high even if the upstream is slow,
     /// and other plugins still have room.
     fn default() -> Self {
-        Limits { in_all: CALLS_MAX, per_plugin: 64, per_bot: 32 }
+        Limits { in_all: CALLS_MAX, per_plugin: 64, per_bot: 32, rounds: 256 }
     }
 }
 
@@ -87,7 +96,9 @@ pub struct Asking<'a> {
     pub depth: u8,
     /// The bindings in which an ancestor already has a place.
     pub held: &'a [BindingId],
-    /// The end of the wait: [`WAIT_MAX`] after the call first asked for room.
+    /// Whether the call is a round with a model, which has a lane of its own in place of that of the host.
+    pub is_round: bool,
+    /// The end of the wait: [`WAIT_MAX`] after the call first asked for room, or [`ROUND_WAIT_MAX`] for a round.
     pub until: Instant,
 }
 
@@ -95,6 +106,7 @@ pub struct Asking<'a> {
 pub struct Lanes {
     room: Limits,
     all: Arc<FairQueue<WorkspaceId, Member>>,
+    rounds: Arc<FairQueue<WorkspaceId, Member>>,
     /// Calls without a bot have one lane in each workspace.
     bots: FairQueues<(WorkspaceId, Option<BotId>), WorkspaceId, Member>,
     plugins: FairQueues<(PluginName, u8), WorkspaceId, Member>,
@@ -109,6 +121,7 @@ impl Lanes {
         Lanes {
             room,
             all: FairQueue::new(room.in_all),
+            rounds: FairQueue::new(room.rounds),
             bots: FairQueues::default(),
             plugins: FairQueues::default(),
             resources: FairQueues::default(),
@@ -129,7 +142,7 @@ impl Lanes {
     }
 
     /// Waits for room in the lanes of the binding, the plugin, the resource and the host, in this order. A child call does
-    /// not wait for room on the host. `of_bot` is `None` for a child call.
+    /// not wait for room on the host. `of_bot` is `None` for a child call and for a round.
     pub async fn enter(&self, asking: &Asking<'_>, of_bot: Option<BotPlace>) -> Result<Place, NoRoom> {
         let Asking { workspace, bot, binding, plugin, resource, depth, held, until, .. } = *asking;
         let mut tickets = Vec::with_capacity(4);
@@ -149,6 +162,8 @@ impl Lanes {
         }
         let share = asking.share_of_host;
         let on_the_host = match depth {
+            // A round makes no child calls, so no other call waits for one that waits here.
+            _ if asking.is_round => self.rounds.enter(&workspace, bot, share, until).await,
             0 => self.all.enter(&workspace, bot, share, until).await,
             _ => self.all.enter_now(&workspace, share),
         };
@@ -169,6 +184,7 @@ impl Lanes {
     /// Returns the number of calls that wait for room in any lane.
     pub fn waiting(&self) -> u32 {
         self.all.waiting()
+            + self.rounds.waiting()
             + self.bots.waiting()
             + self.plugins.waiting()
             + self.resources.waiting()
@@ -180,7 +196,7 @@ impl Lanes {
 mod tests {
     use super::*;
 
-    const ROOM: Limits = Limits { in_all: 1000, per_plugin: 64, per_bot: 32 };
+    const ROOM: Limits = Limits { in_all: 1000, per_plugin: 64, per_bot: 32, rounds: 256 };
 
     fn plugin() -> PluginName {
         "github".parse().unwrap()
@@ -209,6 +225,7 @@ mod tests {
                 share_of_host: Share::Whole,
                 depth: 0,
                 held: &[],
+                is_round: false,
                 until: Instant::now() + WAIT_MAX,
             }
         }
@@ -238,7 +255,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_under_others_wait_for_no_ancestor() {
-        let lanes = Lanes::new(Limits { in_all: 4, per_plugin: 2, per_bot: 2 });
+        let lanes = Lanes::new(Limits { in_all: 4, per_plugin: 2, per_bot: 2, ..ROOM });
         let caller = Caller::new();
         let roots = [caller.enter(&lanes).await, caller.enter(&lanes).await];
         assert!(roots.iter().all(Result::is_ok));
@@ -387,6 +404,24 @@ mod tests {
         assert_eq!(enter(&lanes, &asking(slow)).await.err(), Some(NoRoom::Busy));
         drop(held);
         assert!(enter(&lanes, &asking(slow)).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rounds_take_no_room_of_calls_and_wait_for_one_another() {
+        let lanes = Lanes::new(Limits { in_all: 1, per_bot: 1, rounds: 1, ..ROOM });
+        let (caller, plugin, resource) = (Caller::new(), plugin(), ResourceId::new());
+        let _call = enter(&lanes, &caller.asking(&plugin)).await;
+        let until = Instant::now() + ROUND_WAIT_MAX;
+        let asking =
+            Asking { plugin: None, resource: Some((resource, 64)), is_round: true, until, ..caller.asking(&plugin) };
+        let round = lanes.enter(&asking, None).await;
+        assert!(round.is_ok());
+        let asked_at = Instant::now();
+        assert_eq!(lanes.enter(&asking, None).await.err(), Some(NoRoom::Full));
+        assert_eq!(asked_at.elapsed(), ROUND_WAIT_MAX);
+        assert_eq!(lanes.running(), 1, "only the call");
+        drop(round);
+        assert!(lanes.enter(&Asking { depth: 1, ..asking }, None).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]

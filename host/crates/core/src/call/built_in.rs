@@ -2,5 +2,6 @@
 
 pub mod agents;
 pub mod bots;
+pub mod llm;
 pub mod mcp;
 pub mod sandbox;

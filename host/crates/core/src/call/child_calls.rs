@@ -84,6 +84,9 @@ impl ChildCalls {
     ) -> ChildCalls {
         let above = parent.lineage().map(Arc::as_ref);
         let mut lineage = Lineage::of_children(above, parent.request_id(), until, made_by);
+        if let Some(shared) = parent.shared_redactors() {
+            lineage.secrets = shared;
+        }
         lineage.ancestors.extend(digest);
         lineage.held.push(binding.row.id);
         let (pipeline, parent) = (pipeline.clone(), parent.without_params());

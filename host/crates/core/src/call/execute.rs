@@ -20,6 +20,7 @@ use tracing::Instrument as _;
 
 use crate::beside::{self, FreedBeside};
 use crate::call::admission::{self, Asking, BotPlace, Lanes, NoRoom, Place};
+use crate::call::built_in::llm::{PreparedRound, Rounds};
 use crate::call::built_in::mcp::Bounds;
 use crate::call::built_in::{agents, bots, mcp, sandbox};
 use crate::call::child_calls::ChildCalls;
@@ -63,8 +64,9 @@ pub struct Executor {
     lanes: Lanes,
     checks: Arc<Checks>,
     ceilings: Ceilings,
-    ledger: Ledger,
+    ledger: Arc<Ledger>,
     built_in: BuiltIn,
+    rounds: Rounds,
     rates: Rates,
 }
 
@@ -78,9 +80,10 @@ pub struct BuiltIn {
 
 impl Executor {
     /// Creates an executor whose requests go through `egress`, and whose built-in tools run in `built_in`.
-    pub fn new(egress: Egress, lanes: Lanes, ceilings: Ceilings, ledger: Ledger, built_in: BuiltIn) -> Executor {
+    pub fn new(egress: Egress, lanes: Lanes, ceilings: Ceilings, ledger: Arc<Ledger>, built_in: BuiltIn) -> Executor {
         let (checks, rates) = (Arc::new(Checks::new()), Rates::new(DefaultClock::default()));
-        Executor { egress, lanes, checks, ceilings, ledger, built_in, rates }
+        let rounds = Rounds::new(egress.clone());
+        Executor { egress, lanes, checks, ceilings, ledger, built_in, rounds, rates }
     }
 
     /// Returns the thread pool for checks that do not run in place.
@@ -101,6 +104,9 @@ impl Executor {
         }
         if plugin.has_remote_tools() {
             return REMOTE_TIMEOUT_MAX;
+        }
+        if plugin.name.as_str() == built_in::LLM {
+            return Duration::from_secs(built_in::TOTAL_S_MAX.into());
         }
         limits(self.ceilings, plugin, None).timeout
     }
@@ -171,11 +177,21 @@ impl Executor {
         if let Some(refused) = mcp::without_credential(execution) {
             return Ok(refused);
         }
+        let round = match self.prepared_round(execution, &permit).await {
+            Ok(round) => round,
+            Err(refusal) => return Ok(*refusal),
+        };
         // A call that found no room, or whose bot has no budget, leaves its approval to the next attempt.
-        consent::use_up(execution, &permit).await?;
+        if let Err(not_used) = consent::use_up(execution, &permit).await {
+            if let Some(round) = round {
+                round.abandon().await;
+            }
+            return Err(not_used);
+        }
         let Some(component) = &target.plugin.component else {
             let bounds = Bounds { until, fuel: limits.fuel };
-            let ran = self.run_built_in(execution, &permit, child_calls.as_ref(), (limits.timeout, bounds)).await;
+            let under = (child_calls.as_ref(), round);
+            let ran = self.run_built_in(execution, &permit, under, (limits.timeout, bounds)).await;
             let has_remote_tools = target.plugin.has_remote_tools();
             return Ok(if has_remote_tools { execution.checked(target.tool(), ran, until).await } else { ran });
         };
@@ -227,8 +243,20 @@ impl Executor {
         }
     }
 
+    /// Checks a round with a model, and reserves what it can cost. Returns `None` for other calls.
+    async fn prepared_round(
+        &self,
+        execution: &Execution<'_>,
+        permit: &Permit,
+    ) -> Result<Option<PreparedRound>, Refusal> {
+        if !execution.is_round() {
+            return Ok(None);
+        }
+        self.rounds.prepare(&self.ledger, execution, permit).await.map(Some)
+    }
+
     /// Waits for room in all lanes. A root call first waits for a place among the calls of its bot. A child call uses
-    /// the place of its root call.
+    /// the place of its root call. A round takes no place among the calls of its bot.
     async fn enter(
         &self,
         execution: &Execution<'_>,
@@ -237,8 +265,11 @@ impl Executor {
     ) -> Result<Place, NoRoom> {
         let Execution { call, target, pipeline, .. } = *execution;
         let (workspace, bot, depth) = (call.workspace(), permit.bot(), call.depth());
-        let until = Instant::now() + admission::WAIT_MAX;
+        let is_round = execution.is_round();
+        let wait = if is_round { admission::ROUND_WAIT_MAX } else { admission::WAIT_MAX };
+        let until = Instant::now() + wait;
         let of_bot = match depth {
+            _ if is_round => None,
             0 if of_bot.is_some() => of_bot,
             0 => Some(self.lanes.enter_bot(workspace, bot, until).await?),
             _ => None,
@@ -247,18 +278,20 @@ impl Executor {
         let max = binding.and_then(|binding| limit_u32(&binding.row.limits, "concurrent"));
         let plugin = &target.plugin.name;
         let snapshot = pipeline.policy.load();
-        let remote = target.resource.as_ref().filter(|_| target.plugin.has_remote_tools());
+        let has_lane = is_round || target.plugin.has_remote_tools();
+        let lane = target.resource.as_ref().filter(|_| has_lane);
         let asking = Asking {
             workspace,
             bot,
             binding: binding.map(|binding| binding.row.id).zip(max),
             // Commands run in sandboxes, whose number --sandbox-max limits.
-            plugin: Some(plugin).filter(|name| name.as_str() != built_in::SANDBOX && remote.is_none()),
-            resource: remote.map(|resource| (resource.row.id, concurrent(resource))),
+            plugin: Some(plugin).filter(|name| name.as_str() != built_in::SANDBOX && !has_lane),
+            resource: lane.map(|resource| (resource.row.id, concurrent(resource, is_round))),
             share_of_plugin: snapshot.share_of_plugin(plugin, workspace),
             share_of_host: snapshot.share_of_host(workspace),
             depth,
             held: call.lineage().map_or(&[], |lineage| &lineage.held),
+            is_round,
             until,
         };
         self.lanes.enter(&asking, of_bot).await
@@ -269,7 +302,7 @@ impl Executor {
         let Execution { call, target, .. } = *execution;
         let bot = call.bot()?;
         let cost = target.tool()?.manifest.cost.filter(|cost| !cost.is_nothing())?;
-        self.ledger.charge(call.workspace(), bot, call.task_id(), cost).await
+        self.ledger.charge((call.workspace(), bot, call.app_user()), call.task_id(), cost).await
     }
 
     /// Runs a built-in tool under the time limit of the call.
@@ -277,12 +310,19 @@ impl Executor {
         &self,
         execution: &Execution<'_>,
         permit: &Permit,
-        child_calls: Option<&ChildCalls>,
+        (child_calls, round): (Option<&ChildCalls>, Option<PreparedRound>),
         (timeout, bounds): (Duration, Bounds),
     ) -> CallOutcome {
         // The row `started` of this call must be on disk before the child calls have effects outside the host.
         if execution.entry.started().await.is_err() {
+            if let Some(round) = round {
+                round.abandon().await;
+            }
             return CallOutcome::error(Code::Unavailable, "the audit could not be written; try again");
+        }
+        if let Some(round) = round {
+            // The round ends itself at its time limit, with what it has used until then.
+            return self.rounds.run(execution, round, bounds.until).await;
         }
         let ran = async {
             match (execution.target.plugin.name.as_str(), child_calls) {
@@ -310,6 +350,9 @@ impl Executor {
         if target.plugin.has_remote_tools() {
             // The ceiling applies to plugins only. The configuration of the resource sets the limit.
             limits.timeout = remote_timeout(target.resource.as_deref(), target.binding().map(Arc::as_ref));
+        }
+        if execution.is_round() {
+            limits.timeout = round_timeout(target.resource.as_deref(), target.binding().map(Arc::as_ref));
         }
         if execution.is_of_sandbox() {
             // The ceiling applies to plugins only. The time limit of a command comes from the parameters of the call.
@@ -381,11 +424,25 @@ fn remote_timeout(resource: Option<&Resource>, binding: Option<&Binding>) -> Dur
     timeout.min(REMOTE_TIMEOUT_MAX)
 }
 
-/// Returns the maximum number of concurrent calls of a resource whose tools come from outside.
-fn concurrent(resource: &Resource) -> u32 {
+/// Returns the time limit of a round with a model. A binding can lower it.
+fn round_timeout(resource: Option<&Resource>, binding: Option<&Binding>) -> Duration {
+    let configured = resource.and_then(|resource| resource.config.get("total_s")).and_then(Value::as_u64);
+    let bound = binding.and_then(|binding| limit_u64(&binding.row.limits, "timeout_s")).unwrap_or(u64::MAX);
+    let timeout_s = configured.unwrap_or(built_in::TOTAL_S.into()).min(bound).min(built_in::TOTAL_S_MAX.into());
+    Duration::from_secs(timeout_s)
+}
+
+/// Returns the maximum number of concurrent calls of a resource with a lane of its own: one whose tools come from
+/// outside, or one with models.
+fn concurrent(resource: &Resource, is_round: bool) -> u32 {
+    let (default, limit) = if is_round {
+        (built_in::LLM_CONCURRENT, built_in::LLM_CONCURRENT_MAX)
+    } else {
+        (REMOTE_CONCURRENT, REMOTE_CONCURRENT_MAX)
+    };
     let configured = resource.config.get("concurrent").and_then(Value::as_u64);
-    let max = configured.map_or(REMOTE_CONCURRENT, |max| u32::try_from(max).unwrap_or(u32::MAX));
-    max.clamp(1, REMOTE_CONCURRENT_MAX)
+    let max = configured.map_or(default, |max| u32::try_from(max).unwrap_or(u32::MAX));
+    max.clamp(1, limit)
 }
 
 fn limit_u64(limits: &Option<Box<Value>>, name: &str) -> Option<u64> {

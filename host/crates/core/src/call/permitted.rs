@@ -82,6 +82,11 @@ impl Execution<'_> {
         self.target.plugin.name.as_str() == built_in::SANDBOX
     }
 
+    /// Returns whether the call is a round with a model.
+    pub fn is_round(&self) -> bool {
+        self.target.plugin.name.as_str() == built_in::LLM
+    }
+
     /// Checks the data of a result against the declarations of `tool`. The check ends at `until`.
     pub async fn checked(&self, tool: Option<&Arc<Tool>>, mut outcome: CallOutcome, until: Instant) -> CallOutcome {
         let Some((tool, result)) = tool.zip(outcome.data.as_ref()) else { return outcome };

@@ -235,7 +235,7 @@ pub(super) fn find(session: &Session, call: &IncomingCall, effort: &Effort) -> R
                 None => continue,
             },
         };
-        if tool.is_hidden && !call.is_of_sandbox_import() {
+        if tool.is_hidden && !call.may_use_hidden(name.as_str()) {
             continue;
         }
         let resolved = ResolvedCall::of(session, binding, tool);

@@ -10,8 +10,11 @@ use monstrum_types::{
 };
 use serde_json::{Map, Value};
 
+use crate::call_types::call_secrets::SharedRedactors;
 use crate::call_types::lineage::Lineage;
 use crate::call_types::progress::ProgressListener;
+use crate::call_types::round::{LLM_COMPLETE, RoundExchange};
+use crate::call_types::task_step::TaskOfCall;
 use crate::language::Language;
 
 /// A call about which the host has not decided yet. There is a constructor for each kind of call. The `with_` functions
@@ -32,6 +35,7 @@ pub struct IncomingCall {
     lineage: Option<Arc<Lineage>>,
     attachments: Attachments,
     wait_for_approval: Option<Duration>,
+    task: Option<TaskOfCall>,
 }
 
 /// The kind of a call, which determines the code and the caller.
@@ -92,6 +96,12 @@ pub struct Attachments {
     pub read: Option<Arc<OnceLock<Vec<u8>>>>,
     /// The client that listens to the progress of the call.
     pub progress: Option<ProgressListener>,
+    /// The exchange with a model, for the hidden tool `llm_complete`.
+    pub round: Option<Arc<RoundExchange>>,
+    /// The redactors of the task to which the call belongs. The call and the calls below it add their own, and their
+    /// texts pass through all of them: a secret that one call of a task has used may appear in the answer of a later one.
+    /// They take the place of the redactors of the call's lineage.
+    pub task_secrets: Option<SharedRedactors>,
 }
 
 impl std::fmt::Debug for Attachments {
@@ -154,6 +164,7 @@ impl IncomingCall {
             lineage: None,
             attachments: Attachments::default(),
             wait_for_approval: None,
+            task: None,
         }
     }
 
@@ -206,6 +217,12 @@ impl IncomingCall {
         IncomingCall { wait_for_approval: wait, ..self }
     }
 
+    /// Sets the task that the runner carries out with this call.
+    #[must_use]
+    pub fn with_task(self, task: TaskOfCall) -> IncomingCall {
+        IncomingCall { task: Some(task), ..self }
+    }
+
     /// Returns a copy from which child calls are made. The copy has no parameters and no attachments.
     #[must_use]
     pub fn without_params(&self) -> IncomingCall {
@@ -224,6 +241,7 @@ impl IncomingCall {
             key: self.key,
             token_user: self.token_user.clone(),
             lineage: Some(lineage),
+            task: self.task.clone().map(|task| TaskOfCall { step: None, ..task }),
             ..IncomingCall::bot_tool(RequestId::new(), self.workspace, bot, tool, params)
         }
     }
@@ -293,6 +311,12 @@ impl IncomingCall {
         self.lineage.as_ref()
     }
 
+    /// Returns the redactors that the call shares with other calls: those of its task or of its root call.
+    pub fn shared_redactors(&self) -> Option<SharedRedactors> {
+        let of_lineage = || self.lineage.as_ref().map(|lineage| lineage.secrets.clone());
+        self.attachments.task_secrets.clone().or_else(of_lineage)
+    }
+
     pub fn attachments(&self) -> &Attachments {
         &self.attachments
     }
@@ -317,9 +341,20 @@ impl IncomingCall {
         self.user().map(|(app, user)| AppUser { app_id: app.to_owned(), user_id: user.to_owned() })
     }
 
+    /// Returns the task that the runner carries out with this call, or with an ancestor of it.
+    pub fn task(&self) -> Option<&TaskOfCall> {
+        self.task.as_ref()
+    }
+
     /// Returns the number of ancestors of the call, which is 0 for a root call.
     pub fn depth(&self) -> u8 {
         self.lineage.as_ref().map_or(0, |lineage| lineage.depth)
+    }
+
+    /// Returns whether the call may use the hidden tool of this name: a round with a model has its exchange, and the other
+    /// hidden tools belong to the import `sandbox`.
+    pub fn may_use_hidden(&self, tool: &str) -> bool {
+        if tool == LLM_COMPLETE { self.attachments.round.is_some() } else { self.is_of_sandbox_import() }
     }
 
     /// Returns whether a plugin has made the call through the import `sandbox`.

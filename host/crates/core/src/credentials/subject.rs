@@ -21,11 +21,9 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Returns the user as a subject. Each part is preceded by its length, so that different users have different
-    /// texts: user `b:c` of app `a` is not user `c` of app `a:b`.
+    /// Returns the user as a subject.
     pub fn of_user(user: &AppUser) -> Subject {
-        let AppUser { app_id, user_id } = user;
-        Subject::User(format!("{}:{app_id}{}:{user_id}", app_id.len(), user_id.len()).into())
+        Subject::User(user.key().into())
     }
 
     /// Returns the subject of a row, or `None` if the row has an unknown kind.
@@ -56,16 +54,8 @@ impl Subject {
     /// Returns the user, or `None` for a shared credential.
     pub fn user(&self) -> Option<AppUser> {
         let Subject::User(id) = self else { return None };
-        let (app_id, rest) = part(id)?;
-        let (user_id, rest) = part(rest)?;
-        rest.is_empty().then(|| AppUser { app_id: app_id.to_owned(), user_id: user_id.to_owned() })
+        AppUser::of_key(id)
     }
-}
-
-/// Splits a text that begins with a part and its length.
-fn part(text: &str) -> Option<(&str, &str)> {
-    let (length, rest) = text.split_once(':')?;
-    rest.split_at_checked(length.parse().ok()?)
 }
 
 /// Adds the subject of a row to the associated data of its record. Records of shared credentials have no subject in

@@ -78,7 +78,7 @@ impl Wire for ResourceWire {
 }
 
 fn head(response: StreamedResponse) -> Head {
-    let StreamedResponse { status, headers, body } = response;
+    let StreamedResponse { status, headers, body, .. } = response;
     let header = |name: &str| headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone());
     let challenge = if status == 403 { BearerChallenge::of(&headers) } else { None };
     let lacking = challenge.filter(BearerChallenge::is_insufficient_scope);

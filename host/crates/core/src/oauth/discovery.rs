@@ -183,7 +183,7 @@ impl Oauth {
         url: &Url,
         request: HttpRequest,
     ) -> Result<HttpResponse, Failure> {
-        let StreamedResponse { status, headers, body } = self.head_of(resource, url, request).await?;
+        let StreamedResponse { status, headers, body, .. } = self.head_of(resource, url, request).await?;
         let body = body.at_most(DOCUMENT_BYTES_MAX).read().await?;
         Ok(HttpResponse { status, headers, body })
     }

@@ -1,15 +1,19 @@
 //! Bots: agents that act through tools only.
 
-use monstrum_api::bots::{Bot, BotChange, BotList, MonthlyUsage, NewBot, Prompt, Usage};
+use std::ops::RangeInclusive;
+
+use monstrum_api::bots::{Bot, BotChange, BotList, MonthlyUsage, NewBot, Prompt, TaskLimits, Usage};
 use monstrum_store::{BotRow, Page, UsageRow};
 use monstrum_types::{BotId, UtcMillis, WorkspaceId};
-use serde_json::Value;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
 
 use super::change::{Change, changed_at, set};
 use super::list;
 use super::{Caller, Expected, InputErrors, OperationError, Operator, gates, rules};
 use crate::app::App;
 use crate::language::Language;
+use crate::models::FALLBACKS_MAX;
 use crate::policy::pattern_limits::{compiled_bytes, lists_of_bot};
 use crate::sandboxes::prompt::{sandbox_paragraph, with_sandbox};
 
@@ -23,8 +27,15 @@ const MODEL_CHARS_MAX: usize = 256;
 const SUBJECTS_MAX: usize = 64;
 /// The maximum size of a pattern, which is the maximum size of a subject.
 const SUBJECT_BYTES_MAX: usize = 256;
+/// The largest number of steps of a task. Each step is a request to a model or a call.
+const TASK_STEPS_MAX: u32 = 1000;
+/// The longest time of a task, which is a week.
+const TASK_WALL_S_MAX: u32 = 604_800;
+/// The times in seconds after which a session can end: a minute to a year.
+const SESSION_IDLE_S: RangeInclusive<i64> = 60..=31_536_000;
 
 fn view(row: BotRow) -> Bot {
+    let client_tools = row.admits_client_tools();
     Bot {
         id: row.id,
         name: row.name,
@@ -35,6 +46,10 @@ fn view(row: BotRow) -> Bot {
         monthly_token_budget: row.monthly_token_budget,
         gates: gates::shown(row.gates),
         mcp_subjects: gates::shown(row.mcp_subjects),
+        model_fallbacks: gates::shown(row.model_fallbacks),
+        task_limits: row.task_limits.unwrap_or_default(),
+        session_idle_s: row.session_idle_s,
+        client_tools,
         created_at: row.created_at,
         updated_at: row.updated_at,
     }
@@ -47,7 +62,8 @@ pub async fn create(app: &App, caller: &Operator, new: NewBot) -> Result<Bot, Op
 
 /// Creates a bot with this id.
 pub(super) async fn create_as(app: &App, caller: &Operator, id: BotId, new: NewBot) -> Result<Bot, OperationError> {
-    if new.use_agent_sandbox || !new.gates.is_empty() || !new.mcp_subjects.is_empty() {
+    let has_rights = new.use_agent_sandbox || new.client_tools || new.task_limits.is_some();
+    if has_rights || !new.gates.is_empty() || !new.mcp_subjects.is_empty() {
         caller.admin()?;
     }
     let row = BotRow { id, ..row(new, caller.workspace, app.clock.now()) };
@@ -73,7 +89,11 @@ pub(super) fn row(new: NewBot, workspace: WorkspaceId, now: UtcMillis) -> BotRow
         use_agent_sandbox: new.use_agent_sandbox,
         monthly_token_budget: new.monthly_token_budget,
         gates: gates::stored(&new.gates),
-        mcp_subjects: subjects(new.mcp_subjects),
+        mcp_subjects: list_of(new.mcp_subjects),
+        model_fallbacks: list_of(new.model_fallbacks),
+        task_limits: limits(new.task_limits),
+        session_idle_s: new.session_idle_s,
+        client_tools: new.client_tools.then_some(1),
         created_at: now,
         updated_at: now,
     }
@@ -94,11 +114,15 @@ pub async fn show(app: &App, caller: &Operator, id: BotId) -> Result<Bot, Operat
 pub async fn usage(app: &App, caller: &Operator, id: BotId, task_id: Option<&str>) -> Result<Usage, OperationError> {
     app.store.bot(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("bot"))?;
     let rows = app.store.usage(caller.workspace, id, task_id).await?;
-    let items = rows.into_iter().map(|UsageRow { month, tokens, credits_millionths, calls }| MonthlyUsage {
-        month,
-        tokens,
-        credits_millionths,
-        calls,
+    let items = rows.into_iter().map(|row: UsageRow| MonthlyUsage {
+        month: row.month,
+        tokens: row.tokens,
+        tokens_input: row.tokens_input,
+        tokens_output: row.tokens_output,
+        credits_millionths: row.credits_millionths,
+        rounds: row.rounds,
+        rounds_estimated: row.rounds_estimated,
+        calls: row.calls,
     });
     Ok(Usage { items: items.collect() })
 }
@@ -107,13 +131,18 @@ pub async fn usage(app: &App, caller: &Operator, id: BotId, task_id: Option<&str
 pub async fn prompt(app: &App, caller: &Caller, language: &Language, id: BotId) -> Result<Prompt, OperationError> {
     caller.may_use(id)?;
     let row = app.store.bot(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("bot"))?;
+    Ok(Prompt { prompt: prompt_of(app, &row, language).await? })
+}
+
+/// Returns the system prompt of the bot in `row`, with the paragraph that the platform appends.
+pub async fn prompt_of(app: &App, row: &BotRow, language: &Language) -> Result<String, OperationError> {
     let paragraph = if row.use_agent_sandbox {
-        let spec = app.sandboxes.spec(caller.workspace).await?;
+        let spec = app.sandboxes.spec(row.workspace_id).await?;
         Some(sandbox_paragraph(app.sandboxes.capabilities(), spec, language.ui_language()))
     } else {
         None
     };
-    Ok(Prompt { prompt: with_sandbox(&row.system_prompt, paragraph.as_deref()) })
+    Ok(with_sandbox(&row.system_prompt, paragraph.as_deref()))
 }
 
 /// Changes a bot.
@@ -147,7 +176,19 @@ pub async fn update(
     }
     if let Some(changed) = change.mcp_subjects {
         caller.admin()?;
-        row.mcp_subjects = subjects(changed.unwrap_or_default());
+        row.mcp_subjects = list_of(changed.unwrap_or_default());
+    }
+    if let Some(changed) = change.model_fallbacks {
+        row.model_fallbacks = list_of(changed.unwrap_or_default());
+    }
+    set(&mut row.session_idle_s, change.session_idle_s);
+    if let Some(changed) = change.task_limits {
+        caller.admin()?;
+        row.task_limits = limits(changed);
+    }
+    if let Some(changed) = change.client_tools {
+        caller.admin()?;
+        row.client_tools = changed.unwrap_or_default().then_some(1);
     }
     check(&row, Some(&before))?;
     let (replaced, bytes) = (compiled_bytes(lists_of_bot(&before)), compiled_bytes(lists_of_bot(&row)));
@@ -173,8 +214,46 @@ pub async fn delete(app: &App, caller: &Operator, id: BotId, expected: Expected)
 }
 
 /// Returns the list as it is stored.
-fn subjects(patterns: Vec<String>) -> Option<Value> {
-    (!patterns.is_empty()).then(|| Value::from(patterns))
+fn list_of(texts: Vec<String>) -> Option<Value> {
+    (!texts.is_empty()).then(|| Value::from(texts))
+}
+
+/// Returns the limits of tasks as they are stored. Limits without a field are none.
+fn limits(limits: Option<TaskLimits>) -> Option<Value> {
+    limits.filter(|limits| *limits != TaskLimits::default()).map(|limits| json!(limits))
+}
+
+/// Checks the names of the models that are tried after the first.
+fn check_fallbacks(errors: &mut InputErrors, stored: Option<&Value>) {
+    let names = stored.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if names.len() > FALLBACKS_MAX {
+        errors.add("/model_fallbacks", format!("must have at most {FALLBACKS_MAX} entries"));
+    }
+    for (index, name) in names.iter().enumerate() {
+        let name = name.as_str().unwrap_or_default();
+        let path = format!("/model_fallbacks/{index}");
+        if name.split_once('/').is_none_or(|(resource, model)| resource.is_empty() || model.is_empty()) {
+            errors.add(path.clone(), "expected `resource/model`");
+        }
+        rules::length(errors, &path, name, MODEL_CHARS_MAX);
+    }
+}
+
+/// Checks the limits of tasks.
+fn check_limits(errors: &mut InputErrors, stored: Option<&Value>) {
+    let limits = stored.map(TaskLimits::deserialize).and_then(Result::ok).unwrap_or_default();
+    if limits.steps.is_some_and(|steps| !(1..=TASK_STEPS_MAX).contains(&steps)) {
+        errors.add("/task_limits/steps", format!("must be 1 to {TASK_STEPS_MAX}"));
+    }
+    if limits.tokens == Some(0) {
+        errors.add("/task_limits/tokens", "must be at least 1");
+    }
+    if limits.credits.is_some_and(|credits| !(credits.is_finite() && credits > 0.0)) {
+        errors.add("/task_limits/credits", "must be more than 0");
+    }
+    if limits.wall_s.is_some_and(|seconds| !(1..=TASK_WALL_S_MAX).contains(&seconds)) {
+        errors.add("/task_limits/wall_s", format!("must be 1 to {TASK_WALL_S_MAX}"));
+    }
 }
 
 /// Checks the patterns of subjects.
@@ -204,6 +283,12 @@ pub(super) fn check(row: &BotRow, before: Option<&BotRow>) -> Result<(), Operati
     gates::check(&mut errors, "/gates", row.gates.as_ref(), before.and_then(|before| before.gates.as_ref()))?;
     rules::patterns(&mut errors, lists_of_bot(row), before.map(lists_of_bot).unwrap_or_default());
     check_subjects(&mut errors, row.mcp_subjects.as_ref());
+    check_fallbacks(&mut errors, row.model_fallbacks.as_ref());
+    check_limits(&mut errors, row.task_limits.as_ref());
+    if row.session_idle_s.is_some_and(|seconds| !SESSION_IDLE_S.contains(&seconds)) {
+        let (least, most) = (SESSION_IDLE_S.start(), SESSION_IDLE_S.end());
+        errors.add("/session_idle_s", format!("must be {least} to {most}"));
+    }
     rules::name(&mut errors, "/name", &row.name);
     rules::length(&mut errors, "/description", &row.description, DESCRIPTION_CHARS_MAX);
     rules::length(&mut errors, "/system_prompt", &row.system_prompt, PROMPT_CHARS_MAX);

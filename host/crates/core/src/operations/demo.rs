@@ -295,6 +295,10 @@ async fn create_bot(app: &App, caller: &Root, found: &mut Found) -> Result<(), O
             monthly_token_budget: None,
             gates: Vec::new(),
             mcp_subjects: Vec::new(),
+            model_fallbacks: Vec::new(),
+            task_limits: None,
+            session_idle_s: None,
+            client_tools: false,
         };
         created = bots::create_as(app, &anew(caller)?, id, new).await.map(drop);
         if !is_taken(&created) {

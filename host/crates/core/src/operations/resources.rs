@@ -17,6 +17,7 @@ use super::credentials::credential_of;
 use super::{Caller, Expected, InputErrors, OperationError, Operator, gates, pins, rules, user_credentials};
 use crate::app::App;
 use crate::beside::Beside;
+use crate::models;
 use crate::plugins::{Plugin, built_in};
 
 pub use health::health;
@@ -256,7 +257,11 @@ async fn check_configuration(
 /// Returns the errors of a configuration. This compiles the schemas of the tools in it, so it runs beside the serving
 /// threads.
 pub(super) fn configuration_errors(plugin: &Plugin, name: &str, config: Map<String, Value>) -> Vec<InputError> {
-    let Err(found) = check_config(&plugin.manifest.resource_type, name, config) else { return Vec::new() };
+    let found = match check_config(&plugin.manifest.resource_type, name, config) {
+        Ok(checked) if plugin.name.as_str() == built_in::LLM => models::config_errors(&checked.values),
+        Ok(_) => return Vec::new(),
+        Err(found) => found,
+    };
     // `/name` is a field of the resource; all other paths are in its configuration.
     let in_resource = |InputError { path, message }: InputError| {
         let path = if path == "/name" { path } else { format!("/config{path}") };

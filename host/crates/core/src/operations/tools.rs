@@ -63,7 +63,18 @@ pub async fn page(
 ) -> Result<ToolPage, OperationError> {
     may_use(app, caller, bot)?;
     let call = incoming(caller, bot, RequestId::new(), String::new(), json!({}));
-    let session = session(app, &call)?;
+    visible(app, &call, bot, language, range).await
+}
+
+/// Lists a part of the tools that a bot may see. `call` is a call of the bot under whose permissions the tools are judged.
+pub async fn visible(
+    app: &App,
+    call: &IncomingCall,
+    bot: BotId,
+    language: Language,
+    range: Range,
+) -> Result<ToolPage, OperationError> {
+    let session = session(app, call)?;
     let listed = app.calls.ask(call.workspace(), bot, move |effort| {
         let Visible { calls, has_more } = resolve::page(&session, range.after.as_deref(), range.count, effort)?;
         let items = calls.chunk_by(|a, b| a.tool().manifest.name == b.tool().manifest.name);
@@ -82,7 +93,7 @@ pub async fn call(
     language: Language,
     input: CallInput,
 ) -> Result<CallResult, OperationError> {
-    calls::run(app, call_of(app, caller, bot, tool, language, input)?).await
+    calls::run(app, call_of(app, caller, bot, tool, language, input).await?).await
 }
 
 /// Calls a tool and returns everything that is known about the outcome. Interfaces use this function if their answers
@@ -96,7 +107,7 @@ pub async fn answer(
     input: CallInput,
     progress: Option<ProgressListener>,
 ) -> Result<CallAnswer, OperationError> {
-    let call = call_of(app, caller, bot, tool, language, input)?;
+    let call = call_of(app, caller, bot, tool, language, input).await?;
     calls::answer(app, call.with_attachments(Attachments { progress, ..Attachments::default() })).await
 }
 
@@ -183,7 +194,7 @@ pub fn bot_called(app: &App, caller: &Caller, id_or_name: &str) -> Result<Arc<Bo
 }
 
 /// Validates the input of a call and builds the call.
-fn call_of(
+async fn call_of(
     app: &App,
     caller: &Caller,
     bot: BotId,
@@ -193,6 +204,7 @@ fn call_of(
 ) -> Result<IncomingCall, OperationError> {
     may_use(app, caller, bot)?;
     check_foreign_ids(input.task_id.as_deref(), input.chat.as_ref())?;
+    check_task(app, input.task_id.as_deref()).await?;
     let wait = input.wait_for_approval_s.map(approval_wait).transpose()?;
     let call = incoming(caller, bot, caller.request, tool, input.params)
         .with_task_id(input.task_id)
@@ -236,6 +248,21 @@ pub(super) fn session(app: &App, call: &IncomingCall) -> Result<Session, Operati
         Some(Code::Unavailable) => OperationError::unavailable("the permissions could not be loaded; try again"),
         _ => OperationError::not_found("bot"),
     })
+}
+
+/// Refuses the id of a task of this server: only the host makes the calls of such a task.
+async fn check_task(app: &App, task_id: Option<&str>) -> Result<(), OperationError> {
+    let Some(Ok(id)) = task_id.map(str::parse) else { return Ok(()) };
+    if app.store.is_task(id).await? {
+        let message = "is the id of a task of this server, whose calls only the server makes; use another id";
+        return Err(OperationError::invalid_at("/task_id", message));
+    }
+    Ok(())
+}
+
+/// Checks the ids of a conversation, which the caller chooses.
+pub fn check_chat(chat: &Chat) -> Result<(), OperationError> {
+    check_foreign_ids(None, Some(chat))
 }
 
 fn check_foreign_ids(task: Option<&str>, chat: Option<&Chat>) -> Result<(), OperationError> {

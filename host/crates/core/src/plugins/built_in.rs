@@ -3,6 +3,7 @@
 //! tools. The names of built-in types are reserved, so that no plugin can replace a built-in type.
 
 mod agent;
+mod llm;
 mod mcp;
 mod sandbox;
 
@@ -14,6 +15,10 @@ use monstrum_manifest::{DIMENSIONS_FIELD, Locales, Manifest, MatchMode};
 use serde_json::{Value, json};
 
 pub use agent::AGENT;
+pub use llm::{
+    CONCURRENT as LLM_CONCURRENT, CONCURRENT_MAX as LLM_CONCURRENT_MAX, FIRST_BYTE_S, IDLE_S, LLM, LLM_MODELS,
+    LLM_OPERATION, TOTAL_S, TOTAL_S_MAX,
+};
 pub use mcp::{MCP, MCP_CALL_TOOL, MCP_CREDENTIAL, MCP_CREDENTIAL_USER, MCP_LIST_TOOLS, MCP_URL};
 pub use sandbox::{
     COMMAND_BYTES_MAX, LIST_FILES, LOST_KEY, LOST_TEXT, READ_FILE, SANDBOX, SANDBOX_TOOLS, SHELL, UNAVAILABLE_KEY,
@@ -38,7 +43,8 @@ pub(crate) fn all() -> Vec<Arc<Plugin>> {
         // to that call.
         tool.rules = tool.rules.clone().forwarding();
     }
-    vec![Arc::new(bot), Arc::new(sandbox::plugin()), Arc::new(mcp::plugin()), Arc::new(agent::plugin())]
+    let others = [sandbox::plugin(), mcp::plugin(), agent::plugin(), llm::plugin()];
+    [bot].into_iter().chain(others).map(Arc::new).collect()
 }
 
 fn bot() -> Value {

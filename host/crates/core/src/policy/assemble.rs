@@ -65,6 +65,7 @@ pub(super) fn snapshot(
         bindings: rows.bindings.into_iter().map(|row| (row.id, Some(row))).collect(),
         grants: rows.grants.into_iter().map(|row| (row.id, Some(row))).collect(),
         resource_tools: rows.resource_tools.into_iter().map(|row| (row.id, Some(row))).collect(),
+        budgets: rows.budgets.into_iter().map(|row| (row.id, Some(row))).collect(),
         ..PolicyChanges::default()
     };
     Assembly { next, before, refresher }.with(changes)
@@ -118,9 +119,12 @@ struct Assembly<'a> {
 impl Assembly<'_> {
     /// Applies these changes and returns the snapshot.
     fn with(mut self, changes: PolicyChanges) -> Snapshot {
-        let PolicyChanges { keys, roles, bots, resources, credentials, bindings, grants, resource_tools, .. } = changes;
+        let PolicyChanges {
+            keys, roles, bots, resources, credentials, bindings, grants, resource_tools, budgets, ..
+        } = changes;
         self.change_keys(keys);
         self.next.grants.change(grants);
+        self.next.budgets.change(budgets);
         let mut affected: BTreeSet<BotId> = bots.keys().copied().collect();
         for (id, row) in roles {
             self.change_role(id, row);

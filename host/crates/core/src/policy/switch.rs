@@ -132,6 +132,10 @@ mod tests {
             monthly_token_budget: None,
             gates: None,
             mcp_subjects: None,
+            model_fallbacks: None,
+            task_limits: None,
+            session_idle_s: None,
+            client_tools: None,
             created_at: UtcMillis(0),
             updated_at: UtcMillis(0),
         };

@@ -94,6 +94,22 @@ async fn events_are_read_while_the_response_arrives() {
     assert_eq!(call.steps(), expected);
 }
 
+/// The caller of an unredacted body redacts the texts that it puts together from the pieces.
+#[tokio::test]
+async fn an_unredacted_body_arrives_in_pieces_under_the_same_limits() {
+    let server = Parts::start().await;
+    server.send("HTTP/1.1 503 Later\r\nretry-after: 7\r\ntransfer-encoding: chunked\r\n\r\n");
+    let response = opened(&mut Call::new(&server.url, "/events")).await.unwrap();
+    assert_eq!((response.status, response.retry_after_ms), (503, Some(7_000)));
+    let mut body = response.body.at_most(30).unredacted();
+    server.send_chunk(&TOKEN[..9]);
+    assert_eq!(body.next().await.unwrap().unwrap(), TOKEN[..9].as_bytes());
+    server.send_chunk(&"x".repeat(30));
+    assert_eq!(body.next().await.unwrap_err().code, FailureCode::TooLarge);
+    assert_eq!(body.next().await, Ok(None));
+    tokio::time::timeout(Duration::from_secs(10), server.closed).await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn dropping_the_response_closes_the_connection() {
     for is_read in [false, true] {

@@ -1,6 +1,6 @@
 //! Delegation: each link restricts permissions, and the restrictions accumulate.
 
-use monstrum_guardian::{Decision, Delegation};
+use monstrum_guardian::{Decision, Delegation, Gate, GateAction};
 use monstrum_types::Status;
 use serde_json::json;
 
@@ -72,6 +72,20 @@ fn a_forwarding_tool_ignores_keys_of_links_that_it_does_not_have() {
     let own = forwarding(World::new().constrained(&[("projects", &["X"])]));
     assert_eq!(denial(own.list()).rule, "scope.unknown_key");
     assert_eq!(denial(under(links()).list()).rule, "scope.unknown_key");
+}
+
+#[test]
+fn the_lists_of_a_link_do_not_restrict_a_step_of_the_bot_itself() {
+    let links = || vec![link(Some(&["jira_*"]), &[("repos", &["acme/*"])]), link(Some(&[]), &[("projects", &[])])];
+    let own_step = |world: World| World { is_own_step: true, ..world };
+    let world = own_step(under(links()));
+    assert_eq!((world.list(), world.call(&json!({"repo": "other/x"}))), (Decision::Allow, Decision::Allow));
+    // The lists of the role and the binding apply, and so do the gates of a link.
+    let own = own_step(under(links()).constrained(&[("repos", &["acme/*"])]));
+    assert_eq!(own.refusal(&json!({"repo": "other/x"})).rule, "scope.repos");
+    let gated = Delegation { gates: vec![Gate::of(GateAction::Deny)], ..link(None, &[]) };
+    assert_eq!(own_step(under(vec![gated])).refusal(&json!({"repo": "a/b"})).rule, "delegation.gates");
+    assert_eq!(denial(under(links()).list()).rule, "delegation.allowed_tools");
 }
 
 #[test]

@@ -57,6 +57,8 @@ pub(crate) struct World {
     pub(crate) delegation: Vec<Delegation>,
     /// Whether the tool only forwards to another call, which is checked separately.
     pub(crate) forwards: bool,
+    /// Whether the tool is a step of the bot itself.
+    pub(crate) is_own_step: bool,
     pub(crate) bot_gates: Vec<Gate>,
     pub(crate) role_gates: Vec<Gate>,
     /// The gates of the binding.
@@ -74,6 +76,7 @@ impl World {
             sets: Vec::new(),
             delegation: Vec::new(),
             forwards: false,
+            is_own_step: false,
             bot_gates: Vec::new(),
             role_gates: Vec::new(),
             gates: Vec::new(),
@@ -96,6 +99,7 @@ impl World {
             self.declared.contains(&path)
         });
         let tool = if self.forwards { tool.forwarding() } else { tool };
+        let tool = if self.is_own_step { tool.own_step() } else { tool };
         let binding = BindingRules::new(&self.grants, &self.sets, &DimensionModes::of(&self.dimensions));
         let role = RoleRules::new(&Grant::default(), &ScopeConstraints::new()).with_gates(&self.role_gates);
         let binding = binding.with_gates(&self.gates).under(&role);

@@ -1,12 +1,13 @@
 //! Reads what an answer used.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The most tokens that are believed. No context is near it; sums of such numbers cannot overflow.
 pub const TOKENS_MAX: u64 = 1 << 40;
 
 /// What one answer used, in tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// The tokens of the request, with cached ones.
     pub input: u64,

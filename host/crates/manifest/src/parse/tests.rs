@@ -300,6 +300,8 @@ fn every_rule_has_an_error() {
         plain("  icon: star", "  icon: ../star.png"),
         plain("sample_write", "sample_read"),
         plain("sample_write", "sandbox_write"),
+        plain("sample_write", "llm_write"),
+        plain("sample_write", "task_write"),
         plain("description: Writes", "description: \" \""),
         plain("operation: item.write", "operation: \"\""),
         plain("operation: item.write", "operation: item.*"),
@@ -392,6 +394,10 @@ fn every_rule_has_an_error() {
         monstrum.yaml:19:13: resource_type.tools[1].name: tools[0] already has the name `sample_read`
     "sandbox_write"
         monstrum.yaml:19:13: resource_type.tools[1].name: names that start with `sandbox_` are reserved for the platform
+    "llm_write"
+        monstrum.yaml:19:13: resource_type.tools[1].name: names that start with `llm_` are reserved for the platform
+    "task_write"
+        monstrum.yaml:19:13: resource_type.tools[1].name: names that start with `task_` are reserved for the platform
     "description: \" \""
         monstrum.yaml:20:20: resource_type.tools[1].description: must not be empty, because models choose tools by their description
     "operation: \"\""

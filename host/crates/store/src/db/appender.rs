@@ -15,7 +15,7 @@ use crate::{StoreError, StoreRow};
 
 /// The maximum number of cached prepared statements: the insert statement for audit rows, and the statements of
 /// [`StoreRow`].
-const STATEMENTS_MAX: usize = 8;
+const STATEMENTS_MAX: usize = 16;
 
 /// The connection of the audit writer, and the thread that checkpoints the write-ahead log.
 pub(crate) struct Appender {

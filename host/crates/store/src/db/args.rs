@@ -8,7 +8,9 @@ use sqlx::postgres::PgArguments;
 use sqlx::sqlite::SqliteArguments;
 
 use super::{ColumnValue, Row};
-use crate::{ApprovalKind, ApprovalStatus, AuditKind, FlowStatus, OwnedKind, StoreError};
+use crate::{
+    ApprovalKind, ApprovalStatus, AuditKind, BudgetSubject, FlowStatus, OwnedKind, StoreError, TaskStatus, TaskStepKind,
+};
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
 pub(crate) enum Arg<'a> {
@@ -147,6 +149,7 @@ conversions! {
     &Option<serde_json::Value>: |json| Arg::Text(json.as_ref().map(|json| Cow::Owned(json.to_string()))),
     &ApprovalKind: |kind| Arg::from(kind.as_str()),
     &ApprovalStatus: |status| Arg::from(status.as_str()),
+    &BudgetSubject: |subject| Arg::from(subject.as_str()),
     &DiscoveryStatus: |status| Arg::from(status.as_str()),
     &KeyKind: |kind| Arg::from(kind.as_str()),
     &PinStatus: |status| Arg::from(status.as_str()),
@@ -195,7 +198,15 @@ ids!(
     SandboxInstanceId,
     ApprovalId,
     ResourceToolId,
+    TaskId,
+    SessionId,
+    EventId,
+    WakeClaimId,
+    BudgetId,
+    ReservationId,
 );
+stored_as_text!(WakeKey);
+conversions! { &'a monstrum_types::WakeKey: |key| Arg::from(key.as_str()) }
 
 macro_rules! names {
     ($($name:ident),+) => {
@@ -218,4 +229,16 @@ macro_rules! stored_as_word {
         }
     )+ };
 }
-stored_as_word!(ApprovalKind, ApprovalStatus, AuditKind, DiscoveryStatus, FlowStatus, KeyKind, OwnedKind, PinStatus);
+stored_as_word!(
+    ApprovalKind,
+    ApprovalStatus,
+    AuditKind,
+    BudgetSubject,
+    DiscoveryStatus,
+    FlowStatus,
+    KeyKind,
+    OwnedKind,
+    PinStatus,
+    TaskStatus,
+    TaskStepKind
+);

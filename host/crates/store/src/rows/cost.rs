@@ -71,6 +71,10 @@ async fn bound(store: &Store, workspace: WorkspaceId, count: usize) -> Vec<Bindi
         monthly_token_budget: None,
         gates: None,
         mcp_subjects: None,
+        model_fallbacks: None,
+        task_limits: None,
+        session_idle_s: None,
+        client_tools: None,
         created_at: NOW,
         updated_at: NOW,
     };

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use monstrum_types::{ApprovalId, BindingId, BotId, CredentialId, KeyId, ResourceId, ResourceToolId, RoleId};
+use monstrum_types::{ApprovalId, BindingId, BotId, BudgetId, CredentialId, KeyId, ResourceId, ResourceToolId, RoleId};
 
 use super::total::Total;
 use super::verify::{SeenGenerations, scope_of};
@@ -16,7 +16,8 @@ use crate::credentials::OF_RESOURCE_ID;
 use crate::db::{FromRow, Row, Session, args, from_row};
 use crate::policy::generation;
 use crate::{
-    BindingRow, BotRow, CredentialRow, GrantRow, KeyRow, ResourceRow, ResourceToolRow, RoleRow, Store, StoreError,
+    BindingRow, BotRow, BudgetRow, CredentialRow, GrantRow, KeyRow, ResourceRow, ResourceToolRow, RoleRow, Store,
+    StoreError,
 };
 
 /// The maximum number of changed rows that a host reads one by one. If more rows have changed, reading all rows is
@@ -96,6 +97,7 @@ pub struct PolicyChanges {
     pub bindings: Changed<BindingId, BindingRow>,
     pub grants: Changed<ApprovalId, GrantRow>,
     pub resource_tools: Changed<ResourceToolId, ResourceToolRow>,
+    pub budgets: Changed<BudgetId, BudgetRow>,
     /// The new generation of each changed scope.
     pub scope_generations: HashMap<Scope, i64>,
     /// The sum of generations, as in [`PolicyRows::generations_total`](crate::PolicyRows::generations_total).
@@ -200,6 +202,7 @@ fn is_followed(table: Table) -> bool {
             | Table::ApprovalGrants
             | Table::ResourceTools
             | Table::FirstDiscoveries
+            | Table::Budgets
     )
 }
 
@@ -311,6 +314,7 @@ impl PolicyChanges {
             Table::BotResources => add(&mut self.bindings, changed),
             Table::ApprovalGrants => add(&mut self.grants, changed),
             Table::ResourceTools => add(&mut self.resource_tools, changed),
+            Table::Budgets => add(&mut self.budgets, changed),
             // The policy does not contain these rows, but the seals count them.
             Table::FirstDiscoveries => Some(()),
             _ => None,

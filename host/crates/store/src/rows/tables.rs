@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use super::Authentic;
 use crate::db::{Column, Kind};
 use crate::{
-    AgentHostRow, AgentPresenceRow, ApprovalRow, BindingRow, BotRow, ConsoleSessionRow, ConsoleTicketRow,
+    AgentHostRow, AgentPresenceRow, ApprovalRow, BindingRow, BotRow, BudgetRow, ConsoleSessionRow, ConsoleTicketRow,
     CredentialRow, DiscoveryRow, FirstDiscoveryRow, GrantRow, KeyRow, MissingScopesRow, OauthFlowRow, OauthProposalRow,
     OauthProviderRow, OwnerRow, PluginRow, PluginVersionSummary, ResourceRow, ResourceToolRow, RoleRow, SandboxRow,
     TrustRow, WorkspaceRow,
@@ -89,6 +89,7 @@ tables! {
     AgentPresences => AgentPresenceRow,
     ConsoleSessions => ConsoleSessionRow,
     ConsoleTickets => ConsoleTicketRow,
+    Budgets => BudgetRow,
 }
 
 static STATEMENTS: LazyLock<Vec<Statements>> =
@@ -176,6 +177,7 @@ mod tests {
         let (outside, discovered) = outside.split_at(3);
         let (discovered, hosts) = discovered.split_at(2);
         let (hosts, console) = hosts.split_at(2);
+        let (console, budgets) = console.split_at(2);
         for (tables, expected) in [
             (first, "c84ff4059f8daaec974d41430b95dc6fbd4c82cfb7a90b42841762bbdf0ac071"),
             (later, "3c58d0520aecfa045861a89b3e6e9f78479c0a334a67f5325aee899ba9cd1f36"),
@@ -183,6 +185,7 @@ mod tests {
             (discovered, "5bf772c4d7fe555c1c0b3f02720f96efb4c505347e582c26fcedfe61cd79e9e9"),
             (hosts, "99ed2fd2361b0eda20f911338d904e6699e5d16b2f765438a79a1f9ecf0314c0"),
             (console, "c827fd74c2a75ac07851538235e30b94424ba6b4ea5de1b528cdf23a1670c410"),
+            (budgets, "0e50257b77f17b03648e868074c9d0920c4e4e9422de86532ac0f2da51896932"),
         ] {
             let mut lines = String::new();
             for table in tables {
@@ -207,7 +210,8 @@ mod tests {
             [
                 "api_keys: resource_id Text",
                 "roles: gates Text",
-                "bots: gates Text, mcp_subjects Text",
+                "bots: gates Text, mcp_subjects Text, model_fallbacks Text, task_limits Text, session_idle_s Int, \
+                 client_tools Int",
                 "resources: labels Text",
                 "bot_resources: gates Text",
                 "oauth_providers: resource_id Text, server Text",

@@ -1,7 +1,7 @@
 //! Tests of audit events.
 
 use monstrum_store::{
-    AnchorRow, AuditKind, AuditRow, CallFilter, ChainedRow, Charge, Page, Store, StoreError, StoreRow,
+    AnchorRow, AuditKind, AuditRow, CallFilter, ChainedRow, Charge, Page, PayerLimits, Store, StoreError, StoreRow,
 };
 use monstrum_types::{BotId, RequestId, WorkspaceId};
 
@@ -224,10 +224,12 @@ pub(crate) async fn rows_of_others_are_written_in_the_same_transaction(store: &S
     let charge = |tokens| Charge {
         workspace_id: workspace,
         bot_id: bot.id,
+        user: None,
         task_id: None,
         month: "2026-11".to_owned(),
         tokens,
         credits_millionths: 0,
+        limits: PayerLimits::default(),
     };
     let calls = async || store.usage(workspace, bot.id, None).await.unwrap().first().map_or(0, |usage| usage.calls);
     let (first, text) = (event(workspace, 1, Finished, RequestId::new()), "{}");

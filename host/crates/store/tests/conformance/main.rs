@@ -10,6 +10,7 @@ mod approvals;
 mod audit;
 mod audit_reads;
 mod authentic;
+mod budgets;
 mod console;
 mod feed;
 mod instance;
@@ -29,6 +30,7 @@ mod spans;
 mod sqlite;
 mod support;
 mod usage;
+mod wakes;
 
 /// Defines test cases with an intruder, which can execute arbitrary SQL on the database.
 macro_rules! intrusions {
@@ -82,6 +84,7 @@ intrusions! {
     a_restored_approval_permits_nothing,
     a_forged_grant_is_ignored,
     an_edited_or_restored_tool_serves_nothing,
+    an_edited_or_restored_budget_is_rejected,
     a_deleted_first_discovery_is_detected,
     forged_agents_are_ignored,
     forged_sessions_and_tickets_log_nobody_in,
@@ -137,10 +140,29 @@ cases! {
         a_changed_resource_comes_with_its_credential,
         other_changes_are_read_with_everything,
     }
+    budgets {
+        budgets_are_written_read_as_changes_and_deleted,
+        the_budget_of_a_bot_is_written_with_its_row_and_deleted_with_it,
+        budgets_belong_to_their_workspace,
+    }
     resource_tools {
         tools_are_written_read_as_changes_and_deleted_with_their_resource,
         of_two_changes_of_the_same_tools_one_succeeds,
         one_host_at_a_time_discovers,
+    }
+    wakes {
+        of_eight_claimers_of_a_wake_one_wins,
+        only_wakes_that_are_due_and_unclaimed_are_claimed,
+        a_request_brings_a_wake_forward,
+        a_request_during_a_turn_is_kept,
+        a_lost_claim_writes_nothing,
+        failed_turns_are_counted_until_one_succeeds,
+        claims_are_renewed_released_and_dropped,
+        a_wake_is_inserted_claimed_only_if_its_key_is_new,
+        wakes_are_deleted_with_their_workspace,
+        wakes_and_events_are_written_with_charges,
+        events_are_sealed_records_and_are_forgotten,
+        one_host_holds_a_chore,
     }
     agent_hosts {
         agents_are_known_to_other_hosts_while_the_lease_of_their_host_lasts,
@@ -229,9 +251,14 @@ cases! {
         calls_are_charged_up_to_the_budget,
         usage_is_counted_per_month_and_task,
         concurrent_charges_never_exceed_the_budget,
-        usage_belongs_to_its_workspace_and_is_deleted_with_its_bot,
+        usage_belongs_to_its_workspace_and_outlives_its_bot,
         sums_saturate,
         usage_that_has_happened_is_added_beyond_the_budget,
+        a_call_is_charged_to_all_subjects_or_to_none,
+        a_reservation_takes_room_until_it_is_settled,
+        reservations_at_once_never_exceed_the_budget,
+        reservations_of_dead_hosts_are_found,
+        usage_is_reported_by_bot_user_task_and_model,
     }
     audit {
         events_round_trip,

@@ -51,6 +51,10 @@ pub(crate) fn bot(workspace: WorkspaceId, name: &str) -> BotRow {
         monthly_token_budget: Some(1_000_000),
         gates: None,
         mcp_subjects: None,
+        model_fallbacks: None,
+        task_limits: None,
+        session_idle_s: None,
+        client_tools: None,
         created_at: NOW,
         updated_at: NOW,
     }

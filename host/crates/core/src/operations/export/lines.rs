@@ -57,6 +57,10 @@ pub(super) fn bot(row: &BotRow, workspace: Option<String>) -> Result<BotLine, Un
         use_agent_sandbox: row.use_agent_sandbox,
         monthly_token_budget: row.monthly_token_budget,
         gates: optional(row.gates.as_ref(), "bot", row.id)?,
+        model_fallbacks: optional(row.model_fallbacks.as_ref(), "bot", row.id)?,
+        task_limits: row.task_limits.as_ref().map(|limits| typed(limits, "bot", row.id)).transpose()?,
+        session_idle_s: row.session_idle_s,
+        client_tools: row.admits_client_tools(),
     })
 }
 

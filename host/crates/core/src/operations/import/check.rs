@@ -291,6 +291,10 @@ fn new_bot(line: BotLine) -> NewBot {
         monthly_token_budget: line.monthly_token_budget,
         gates: line.gates,
         mcp_subjects: Vec::new(),
+        model_fallbacks: line.model_fallbacks,
+        task_limits: line.task_limits,
+        session_idle_s: line.session_idle_s,
+        client_tools: line.client_tools,
     }
 }
 

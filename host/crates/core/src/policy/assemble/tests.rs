@@ -83,6 +83,10 @@ fn bot(workspace_id: WorkspaceId, number: usize) -> BotRow {
         monthly_token_budget: None,
         gates: None,
         mcp_subjects: None,
+        model_fallbacks: None,
+        task_limits: None,
+        session_idle_s: None,
+        client_tools: None,
         created_at: NOW,
         updated_at: NOW,
     }

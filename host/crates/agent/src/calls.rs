@@ -1,0 +1,159 @@
+//! Runs the calls of a round: calls that change nothing together, all others one by one.
+
+use std::sync::{Arc, OnceLock};
+
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use monstrum_core::call_types::incoming::IncomingCall;
+use monstrum_core::call_types::task_step::{TaskLease, TaskOfCall, TaskStep};
+use monstrum_engine::Lease;
+use monstrum_manifest::Effect;
+use monstrum_store::{EndedStep, StoreRow, WakeClaim};
+use monstrum_types::{CallOutcome, Clock, Code, Status};
+use monstrum_vault::Vault;
+use serde_json::Value;
+
+use crate::journal::{self, CallContent, StepOutcome};
+use crate::present::UNCERTAIN;
+use crate::resume::is_uncertain;
+use crate::runner::{Interrupted, TaskTurn};
+use crate::state::{PlannedCall, State};
+
+/// The maximum number of calls of one task that run at once. It is also the number of connections that browsers open to
+/// one server, so upstreams are used to it.
+const CALLS_AT_ONCE: usize = 8;
+
+/// The step of a task that a call carries out. It makes the row that ends the step in the journal.
+struct Step {
+    vault: Arc<Vault>,
+    clock: Arc<dyn Clock>,
+    lease: Lease,
+    claim: WakeClaim,
+    planned: PlannedCall,
+    outcome: OnceLock<StepOutcome>,
+}
+
+/// The lease of the task, for the pipeline of calls.
+pub(crate) struct LeaseOfTask(pub(crate) Lease);
+
+impl TaskLease for LeaseOfTask {
+    fn is_in_force(&self) -> bool {
+        self.0.is_alive()
+    }
+}
+
+impl TaskStep for Step {
+    fn ended(&self, outcome: &CallOutcome, has_started: bool) -> Vec<StoreRow> {
+        // A plugin that makes calls sends nothing itself, but its calls may have.
+        let may_have_acted = has_started || self.planned.content.makes_calls;
+        let is_cut = is_uncertain(self.planned.effect(), outcome.code)
+            || (self.planned.effect() == Effect::Write && !self.lease.is_alive());
+        let is_uncertain = may_have_acted && is_cut && outcome.status != Status::Success;
+        let outcome = match is_uncertain {
+            true => StepOutcome::failed(Code::Uncertain, UNCERTAIN),
+            false => StepOutcome::from(outcome),
+        };
+        match ended(&self.vault, &*self.clock, &self.claim, &self.planned, &outcome) {
+            Ok(row) => {
+                self.outcome.get_or_init(|| outcome);
+                vec![StoreRow::TaskStep(Box::new(row))]
+            }
+            // The step then has no end, and the task decides about it as after a crash.
+            Err(error) => {
+                tracing::error!(%error, task.id = %self.planned.row.task_id, "the end of a call cannot be sealed");
+                Vec::new()
+            }
+        }
+    }
+}
+
+/// Returns the row that ends a step with `outcome`.
+pub(crate) fn ended(
+    vault: &Vault,
+    clock: &dyn Clock,
+    claim: &WakeClaim,
+    planned: &PlannedCall,
+    outcome: &StepOutcome,
+) -> Result<EndedStep, journal::JournalError> {
+    let content = CallContent { outcome: Some(outcome.clone()), ..planned.content.clone() };
+    Ok(EndedStep {
+        task_id: planned.row.task_id,
+        sequence: planned.row.sequence,
+        wake: claim.key.clone(),
+        claim: claim.id,
+        status: outcome.status.as_str().to_owned(),
+        ended_at: clock.now(),
+        sealed: journal::seal_step(vault, &planned.row, &content)?,
+    })
+}
+
+impl TaskTurn<'_> {
+    /// Runs calls, in the order in which the model asked for them. Calls next to each other that change nothing run
+    /// together. Stops to begin calls when the task stops.
+    pub(crate) async fn run_calls(&self, state: &mut State, calls: Vec<PlannedCall>) -> Result<(), Interrupted> {
+        let mut calls = calls.into_iter().peekable();
+        while let Some(first) = calls.next() {
+            if self.stops() {
+                return Ok(());
+            }
+            if first.effect() != Effect::Read {
+                let sequence = first.row.sequence;
+                let outcome = self.run_call(first).await?;
+                state.end(sequence, outcome);
+                self.live.changed();
+                continue;
+            }
+            let mut reads = vec![first];
+            while let Some(next) = calls.next_if(|next| next.effect() == Effect::Read) {
+                reads.push(next);
+            }
+            self.run_reads(state, reads).await?;
+        }
+        Ok(())
+    }
+
+    async fn run_reads(&self, state: &mut State, reads: Vec<PlannedCall>) -> Result<(), Interrupted> {
+        let mut waiting = reads.into_iter();
+        let run = |call: PlannedCall| async move { (call.row.sequence, self.run_call(call).await) };
+        let mut running: FuturesUnordered<_> = waiting.by_ref().take(CALLS_AT_ONCE).map(run).collect();
+        let mut failed = None;
+        while let Some((sequence, outcome)) = running.next().await {
+            match outcome {
+                Ok(outcome) => state.end(sequence, outcome),
+                Err(error) => failed = Some(error),
+            }
+            self.live.changed();
+            if failed.is_none()
+                && !self.stops()
+                && let Some(next) = waiting.next()
+            {
+                running.push(run(next));
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Runs one call to its end, which is then in the journal and in the audit.
+    async fn run_call(&self, planned: PlannedCall) -> Result<StepOutcome, Interrupted> {
+        let app = &self.runner.app;
+        let Some(request_id) = planned.request_id() else {
+            return Err(Interrupted::Failed("a planned call has no id".to_owned()));
+        };
+        let tool = planned.row.tool.clone().unwrap_or_default();
+        let params = Value::Object(planned.content.params.clone());
+        let step = Arc::new(Step {
+            vault: Arc::clone(&app.vault),
+            clock: Arc::clone(&app.clock),
+            lease: self.turn.lease().clone(),
+            claim: self.turn.claim().clone(),
+            planned,
+            outcome: OnceLock::new(),
+        });
+        let call = IncomingCall::bot_tool(request_id, self.row.workspace_id, self.row.bot_id, tool, params)
+            .with_wait_for_approval(Some(self.approval_wait()));
+        let call = self.of_task(call, TaskOfCall { step: Some(Arc::clone(&step) as _), lease: self.lease() });
+        let ended = app.calls.run_until(call, &self.stop_calls).await;
+        ended.map_err(|error| Interrupted::Failed(error.to_string()))?;
+        let outcome = step.outcome.get().cloned();
+        outcome.ok_or_else(|| Interrupted::Failed("the end of a call could not be kept".to_owned()))
+    }
+}

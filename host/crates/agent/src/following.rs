@@ -1,0 +1,182 @@
+//! Follows a task: its steps as they end, and the texts of its rounds as they arrive.
+//!
+//! Steps come in their order, each once and whole, so that a listener can continue after the last step that it has seen.
+//! Texts are not kept: a listener that comes late gets the whole step when it has ended.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use monstrum_api::tasks::{Task, TaskStep};
+use monstrum_core::call_types::round::RoundChannel;
+use monstrum_core::operations::{Caller, OperationError};
+use monstrum_types::TaskId;
+use serde::Serialize;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::live::{LiveEvent, LiveTask};
+use crate::tasks::Tasks;
+
+/// The interval at which the journal is read, for tasks of other hosts.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
+
+/// An event of a task.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum TaskEvent {
+    /// The task, when a listener comes.
+    Task(Box<Task>),
+    /// A call that waits or runs.
+    Call(Box<TaskStep>),
+    /// A step that has ended.
+    Step(Box<TaskStep>),
+    /// A piece of the text of a round that runs.
+    Delta(Delta),
+    /// The task that has ended. It is the last event.
+    End(Box<Task>),
+}
+
+/// A piece of a text.
+#[derive(Clone, Debug, Serialize)]
+pub struct Delta {
+    /// The step that the text will belong to.
+    pub step: i64,
+    pub channel: RoundChannel,
+    pub text: Arc<str>,
+}
+
+impl TaskEvent {
+    /// Returns the name of the event.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            TaskEvent::Task(_) => "task",
+            TaskEvent::Call(_) => "call",
+            TaskEvent::Step(_) => "step",
+            TaskEvent::Delta(_) => "delta",
+            TaskEvent::End(_) => "end",
+        }
+    }
+
+    /// Returns the position after which a listener continues that has seen this event.
+    #[must_use]
+    pub fn sequence(&self) -> Option<i64> {
+        match self {
+            TaskEvent::Step(step) => Some(step.sequence),
+            TaskEvent::Task(_) | TaskEvent::Call(_) | TaskEvent::Delta(_) | TaskEvent::End(_) => None,
+        }
+    }
+}
+
+/// A listener of a task.
+pub struct Following {
+    tasks: Arc<Tasks>,
+    caller: Caller,
+    id: TaskId,
+    /// The last step that is queued or sent.
+    after: i64,
+    /// The calls that were announced and have not ended.
+    announced: HashSet<i64>,
+    queued: VecDeque<TaskEvent>,
+    live: Receiver<LiveEvent>,
+    is_ended: bool,
+    _task: Arc<LiveTask>,
+}
+
+impl Tasks {
+    /// Follows a task from the step after `after`.
+    ///
+    /// # Errors
+    ///
+    /// The task does not exist, or the caller may not see it.
+    pub async fn follow(self: &Arc<Self>, caller: Caller, id: TaskId, after: i64) -> Result<Following, OperationError> {
+        // The subscription precedes the first read, so that no change is missed.
+        let task = self.live.of(id);
+        let live = task.listen();
+        let shown = self.show(&caller, id).await?;
+        let mut following = Following {
+            tasks: Arc::clone(self),
+            caller,
+            id,
+            after,
+            announced: HashSet::new(),
+            queued: VecDeque::from([TaskEvent::Task(Box::new(shown))]),
+            live,
+            is_ended: false,
+            _task: task,
+        };
+        following.read().await?;
+        Ok(following)
+    }
+}
+
+impl Following {
+    /// Waits for the next event. Returns `None` after the end of the task, when the key of the caller is deleted or
+    /// rotated, and when the host stops.
+    ///
+    /// # Errors
+    ///
+    /// The database failed, or the task was deleted.
+    pub async fn next(&mut self) -> Result<Option<TaskEvent>, OperationError> {
+        loop {
+            if let Some(event) = self.queued.pop_front() {
+                return Ok(Some(event));
+            }
+            let app = &self.tasks.app;
+            if self.is_ended || !self.caller.is_known(&app.policy.load(), app.clock.now()) {
+                return Ok(None);
+            }
+            let closed = self.tasks.closed.clone();
+            let heard = tokio::select! {
+                heard = tokio::time::timeout(READ_INTERVAL, self.live.recv()) => heard,
+                () = closed.cancelled() => return Ok(None),
+            };
+            match heard {
+                Ok(Ok(LiveEvent::Delta { step, channel, text })) => {
+                    // The pieces of a step that was read whole are late.
+                    if step > self.after {
+                        return Ok(Some(TaskEvent::Delta(Delta { step, channel, text })));
+                    }
+                }
+                // This listener holds the sender, so the channel is not closed.
+                Ok(Ok(LiveEvent::Changed) | Err(RecvError::Lagged(_) | RecvError::Closed)) | Err(_) => {
+                    self.read().await?;
+                }
+            }
+        }
+    }
+
+    /// Reads the journal, and queues what is new.
+    async fn read(&mut self) -> Result<(), OperationError> {
+        // The task is read before its steps, so that an ended task has all of them.
+        let task = self.tasks.show(&self.caller, self.id).await?;
+        loop {
+            let steps = self.tasks.steps_after(&self.caller, self.id, self.after).await?;
+            if steps.is_empty() {
+                break;
+            }
+            let mut is_behind = false;
+            for step in steps {
+                if step.ended_at.is_none() || is_behind {
+                    is_behind = true;
+                    if step.ended_at.is_none() && self.announced.insert(step.sequence) {
+                        self.queued.push_back(TaskEvent::Call(Box::new(step)));
+                    }
+                    continue;
+                }
+                self.after = step.sequence;
+                self.announced.remove(&step.sequence);
+                self.queued.push_back(TaskEvent::Step(Box::new(step)));
+            }
+            if is_behind {
+                break;
+            }
+        }
+        if task.ended_at.is_some() {
+            self.is_ended = true;
+            self.queued.push_back(TaskEvent::End(Box::new(task)));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,303 @@
+//! The contents of tasks and steps, which are sealed records. A record opens only in the row for which it was sealed.
+//!
+//! The journal is the whole memory of a task: what comes next is a function of its rows.
+
+use monstrum_api::tasks::TokenUsage;
+use monstrum_api::tools::Chat;
+use monstrum_core::call_types::incoming::CallerKey;
+use monstrum_llm::AssistantMessage;
+use monstrum_store::{TaskRow, TaskStepKind, TaskStepRow};
+use monstrum_types::{BotId, CallOutcome, Code, KeyId, RequestId, SessionId, Status, TaskId, WorkspaceId};
+use monstrum_vault::{AssociatedData, Vault, VaultError};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// An error while a record is sealed or opened.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("a record of a task cannot be sealed or opened")]
+    Vault(#[from] VaultError),
+    #[error("a record of a task is not in the expected form")]
+    Form(#[from] serde_json::Error),
+}
+
+/// The limits of a task, with their defaults filled in.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    pub steps: u32,
+    pub tokens: Option<u64>,
+    pub credits: Option<f64>,
+    pub wall_s: u32,
+}
+
+/// The content of a task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskContent {
+    pub instruction: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub params: Option<Value>,
+    pub limits: Limits,
+    pub chat: Chat,
+    /// The SHA-256 of the key that started the task, in hex digits.
+    key_hash: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
+    /// What happened, if the task failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// The content of a round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoundContent {
+    pub message: AssistantMessage,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reasoning: String,
+    pub model: String,
+    pub usage: TokenUsage,
+    /// Whether calls of the round could not run because of how the model wrote them.
+    pub is_malformed: bool,
+    /// What the model reads after the results of the round.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// The content of a call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallContent {
+    /// The id by which the model knows the call.
+    pub call_id: String,
+    pub params: Map<String, Value>,
+    /// Whether the plugin of the tool makes calls of its own.
+    pub makes_calls: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<StepOutcome>,
+}
+
+/// The outcome of a call, as the journal keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepOutcome {
+    pub status: Status,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The data as JSON text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
+}
+
+/// The content of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StepContent {
+    Round(Box<RoundContent>),
+    Call(Box<CallContent>),
+}
+
+impl TaskContent {
+    /// Creates the content of a new task.
+    #[must_use]
+    pub fn new(instruction: String, params: Option<Value>, limits: Limits, chat: Chat, key: CallerKey) -> TaskContent {
+        let key_hash = hex::encode(key.hash);
+        TaskContent { instruction, params, limits, chat, key_hash, result: None, message: None }
+    }
+
+    /// Returns the key that started the task.
+    #[must_use]
+    pub fn key(&self, id: KeyId) -> Option<CallerKey> {
+        let mut hash = [0; 32];
+        hex::decode_to_slice(&self.key_hash, &mut hash).ok()?;
+        Some(CallerKey { id, hash })
+    }
+}
+
+impl From<&CallOutcome> for StepOutcome {
+    fn from(outcome: &CallOutcome) -> Self {
+        StepOutcome {
+            status: outcome.status,
+            code: outcome.code,
+            message: outcome.message.clone(),
+            data: outcome.data.as_ref().map(|data| data.as_str().to_owned()),
+        }
+    }
+}
+
+impl StepOutcome {
+    /// Creates the outcome of a call that failed, or that did not run.
+    #[must_use]
+    pub fn failed(code: Code, message: impl Into<String>) -> StepOutcome {
+        StepOutcome { status: Status::Error, code: Some(code), message: Some(message.into()), data: None }
+    }
+}
+
+/// Seals the content of a task for its row.
+///
+/// # Errors
+///
+/// The content is too large to be sealed.
+pub fn seal_task(vault: &Vault, row: &TaskRow, content: &TaskContent) -> Result<String, JournalError> {
+    let place = place_of_task(row.workspace_id, row.id, row.bot_id, row.session_id, row.key_id);
+    Ok(vault.seal(&serde_json::to_vec(content)?, place)?.to_string())
+}
+
+/// Opens the content of a task.
+///
+/// # Errors
+///
+/// The row was edited by another program.
+pub fn open_task(vault: &Vault, row: &TaskRow) -> Result<TaskContent, JournalError> {
+    let place = place_of_task(row.workspace_id, row.id, row.bot_id, row.session_id, row.key_id);
+    opened(vault, &row.sealed, place)
+}
+
+/// Seals the content of a step for its row.
+///
+/// # Errors
+///
+/// The content is too large to be sealed.
+pub fn seal_step(vault: &Vault, row: &TaskStepRow, content: &impl Serialize) -> Result<String, JournalError> {
+    let text = serde_json::to_vec(content)?;
+    Ok(vault.seal(&text, place_of_row(row))?.to_string())
+}
+
+/// Opens the content of a step.
+///
+/// # Errors
+///
+/// The row was edited by another program.
+pub fn open_step(vault: &Vault, row: &TaskStepRow) -> Result<StepContent, JournalError> {
+    let place = place_of_row(row);
+    Ok(match row.kind {
+        TaskStepKind::Round => StepContent::Round(opened(vault, &row.sealed, place)?),
+        TaskStepKind::Call => StepContent::Call(opened(vault, &row.sealed, place)?),
+    })
+}
+
+fn opened<T: DeserializeOwned>(vault: &Vault, sealed: &str, place: AssociatedData) -> Result<T, JournalError> {
+    let text = vault.unseal(&sealed.parse()?, place)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+fn place_of_row(row: &TaskStepRow) -> AssociatedData {
+    let request = row.request_id.as_ref().map(RequestId::to_string).unwrap_or_default();
+    place_of_step(row.workspace_id, row.task_id, row.sequence, row.kind.as_str(), &request)
+}
+
+/// Returns the associated data of the sealed record of a task.
+#[must_use]
+pub fn place_of_task(
+    workspace: WorkspaceId,
+    task: TaskId,
+    bot: BotId,
+    session: SessionId,
+    key: KeyId,
+) -> AssociatedData {
+    AssociatedData::new("task")
+        .with("workspace", &workspace)
+        .with("task", &task)
+        .with("bot", &bot)
+        .with("session", &session)
+        .with("key", &key)
+}
+
+/// Returns the associated data of the sealed record of a step. `request` is empty for a step without a call.
+#[must_use]
+pub fn place_of_step(workspace: WorkspaceId, task: TaskId, sequence: i64, kind: &str, request: &str) -> AssociatedData {
+    AssociatedData::new("task step")
+        .with("workspace", &workspace)
+        .with("task", &task)
+        .with("sequence", &sequence)
+        .with("kind", kind)
+        .with("request", request)
+}
+
+#[cfg(test)]
+mod tests {
+    use monstrum_store::TaskStatus;
+    use monstrum_types::UtcMillis;
+    use monstrum_vault::MasterKeys;
+
+    use super::*;
+
+    fn vault() -> Vault {
+        Vault::new(MasterKeys::from_text(&format!("1 {}", "ab".repeat(32))).unwrap())
+    }
+
+    fn row() -> TaskRow {
+        TaskRow {
+            id: TaskId::new(),
+            workspace_id: WorkspaceId::new(),
+            bot_id: BotId::new(),
+            session_id: SessionId::new(),
+            status: TaskStatus::Queued,
+            code: None,
+            key_id: KeyId::new(),
+            steps: 0,
+            input_tokens: 0,
+            output_tokens: 0,
+            created_at: UtcMillis(0),
+            started_at: None,
+            cancelled_at: None,
+            ended_at: None,
+            sealed: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_task_opens_only_in_its_row() {
+        let vault = vault();
+        let chat = Chat { app_id: "a".to_owned(), user_id: "u".to_owned(), chat_id: "c".to_owned() };
+        let limits = Limits { steps: 50, tokens: None, credits: None, wall_s: 60 };
+        let key = CallerKey { id: KeyId::new(), hash: [7; 32] };
+        let content = TaskContent::new("Do it.".to_owned(), None, limits, chat, key);
+        let mut row = row();
+        row.sealed = seal_task(&vault, &row, &content).unwrap();
+        assert_eq!(open_task(&vault, &row).unwrap(), content);
+        assert_eq!(content.key(key.id).unwrap().hash, key.hash);
+        let edits: [fn(&mut TaskRow); 5] = [
+            |row| row.id = TaskId::new(),
+            |row| row.workspace_id = WorkspaceId::new(),
+            |row| row.bot_id = BotId::new(),
+            |row| row.session_id = SessionId::new(),
+            |row| row.key_id = KeyId::new(),
+        ];
+        for edit in edits {
+            let mut edited = row.clone();
+            edit(&mut edited);
+            assert!(matches!(open_task(&vault, &edited), Err(JournalError::Vault(_))), "{edited:?}");
+        }
+    }
+
+    #[test]
+    fn a_step_opens_only_in_its_row() {
+        let vault = vault();
+        let content = CallContent { call_id: "c".to_owned(), params: Map::new(), makes_calls: false, outcome: None };
+        let mut row = TaskStepRow {
+            task_id: TaskId::new(),
+            sequence: 2,
+            workspace_id: WorkspaceId::new(),
+            kind: TaskStepKind::Call,
+            request_id: Some(RequestId::new()),
+            tool: Some("echo".to_owned()),
+            effect: Some("read".to_owned()),
+            status: None,
+            started_at: UtcMillis(0),
+            ended_at: None,
+            sealed: String::new(),
+        };
+        row.sealed = seal_step(&vault, &row, &content).unwrap();
+        assert_eq!(open_step(&vault, &row).unwrap(), StepContent::Call(Box::new(content)));
+        let edits: [fn(&mut TaskStepRow); 4] = [
+            |row| row.task_id = TaskId::new(),
+            |row| row.sequence = 3,
+            |row| row.request_id = Some(RequestId::new()),
+            |row| row.kind = TaskStepKind::Round,
+        ];
+        for edit in edits {
+            let mut edited = row.clone();
+            edit(&mut edited);
+            assert!(open_step(&vault, &edited).is_err(), "{edited:?}");
+        }
+    }
+}

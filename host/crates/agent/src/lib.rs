@@ -1,0 +1,27 @@
+//! Tasks of bots: a model is asked, the tools that it asks for are called, and the model reads their results, until it
+//! answers.
+//!
+//! A *task* is the work of a bot on one instruction. A *round* is one exchange with a model, a *step* is a round or a call
+//! of a tool, and a *session* is the tasks of one conversation. Rounds and calls are calls of the pipeline like all
+//! others: the runner has no rights of its own, and at each call the bot has the permissions of that moment.
+
+#![forbid(unsafe_code)]
+
+mod calls;
+mod following;
+pub mod guards;
+pub mod journal;
+mod live;
+pub mod present;
+pub mod resume;
+pub mod round;
+mod rounds;
+mod runner;
+mod sessions;
+mod state;
+mod tasks;
+
+pub use following::{Delta, Following, TaskEvent};
+pub use live::LiveTasks;
+pub use runner::{Runner, TaskCode};
+pub use tasks::Tasks;

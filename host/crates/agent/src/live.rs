@@ -1,0 +1,115 @@
+//! What happens in tasks of this host now: the texts of rounds as they arrive, and signals to tasks and listeners.
+//!
+//! Nothing here is kept. Listeners read the journal for what has ended, and tasks of other hosts have no entry here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use monstrum_core::call_types::round::RoundChannel;
+use monstrum_types::TaskId;
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+/// The number of events of a task that a slow listener can fall behind. A listener that falls behind further misses texts
+/// and reads the journal.
+const EVENTS_MAX: usize = 256;
+/// The number of entries from which entries without tasks and listeners are removed.
+const SWEPT_FROM: usize = 64;
+
+/// Something that happens in a task.
+#[derive(Clone, Debug)]
+pub(crate) enum LiveEvent {
+    /// The journal has changed.
+    Changed,
+    /// A text of the round that will be this step.
+    Delta { step: i64, channel: RoundChannel, text: Arc<str> },
+}
+
+/// A task of this host, or a task that has listeners on this host.
+pub(crate) struct LiveTask {
+    /// Cancelled when a caller asks this host to cancel the task.
+    pub(crate) cancel: CancellationToken,
+    events: broadcast::Sender<LiveEvent>,
+}
+
+impl LiveTask {
+    /// Tells the listeners that the journal has changed.
+    pub(crate) fn changed(&self) {
+        // The error means that the task has no listeners.
+        drop(self.events.send(LiveEvent::Changed));
+    }
+
+    /// Sends a text to the listeners.
+    pub(crate) fn delta(&self, step: i64, channel: RoundChannel, text: String) {
+        drop(self.events.send(LiveEvent::Delta { step, channel, text: text.into() }));
+    }
+
+    /// Returns whether the task has listeners.
+    #[must_use]
+    pub(crate) fn has_listeners(&self) -> bool {
+        self.events.receiver_count() > 0
+    }
+
+    /// Listens to the task.
+    #[must_use]
+    pub(crate) fn listen(&self) -> broadcast::Receiver<LiveEvent> {
+        self.events.subscribe()
+    }
+}
+
+/// The tasks of this host.
+#[derive(Default)]
+pub struct LiveTasks {
+    tasks: Mutex<HashMap<TaskId, Weak<LiveTask>>>,
+}
+
+impl LiveTasks {
+    /// Returns the entry of a task, which exists as long as the task runs here or has a listener.
+    #[must_use]
+    pub(crate) fn of(&self, id: TaskId) -> Arc<LiveTask> {
+        let mut tasks = self.tasks.lock();
+        if let Some(task) = tasks.get(&id).and_then(Weak::upgrade) {
+            return task;
+        }
+        if tasks.len() >= SWEPT_FROM {
+            tasks.retain(|_, task| task.strong_count() > 0);
+        }
+        let task = LiveTask { cancel: CancellationToken::new(), events: broadcast::Sender::new(EVENTS_MAX) };
+        let task = Arc::new(task);
+        tasks.insert(id, Arc::downgrade(&task));
+        task
+    }
+
+    /// Cancels a task, if it runs here.
+    pub(crate) fn cancel(&self, id: TaskId) {
+        if let Some(task) = self.tasks.lock().get(&id).and_then(Weak::upgrade) {
+            task.cancel.cancel();
+            task.changed();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn listeners_hear_of_changes_and_entries_end_with_their_users() {
+        let live = LiveTasks::default();
+        let id = TaskId::new();
+        let task = live.of(id);
+        assert!(!task.has_listeners());
+        let mut listener = live.of(id).listen();
+        task.changed();
+        assert!(matches!(listener.recv().await, Ok(LiveEvent::Changed)));
+        live.cancel(id);
+        assert!(task.cancel.is_cancelled());
+        drop(task);
+        assert!(!live.of(id).cancel.is_cancelled(), "a new entry");
+        for _ in 0..2 * SWEPT_FROM {
+            drop(live.of(TaskId::new()));
+        }
+        assert!(live.tasks.lock().len() <= SWEPT_FROM);
+    }
+}

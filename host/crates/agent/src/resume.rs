@@ -1,0 +1,93 @@
+//! Decides what happens to a call whose end is not in the journal, when a task is resumed.
+//!
+//! A side effect that may have happened is never repeated, unless the tool says that a repetition is harmless.
+
+use monstrum_manifest::Effect;
+use monstrum_types::Code;
+
+/// What is known about a call whose end is not in the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// The audit has no row `started` of the call. That row is on disk before the first byte leaves the host, so the call
+    /// had no effect.
+    NotStarted,
+    /// The call has started, or calls below it may have started.
+    Started,
+}
+
+/// What happens to the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resumed {
+    /// The call runs, with its request id.
+    Runs,
+    /// The call never runs again, and the model reads that it may have taken effect.
+    Uncertain,
+}
+
+/// Decides about a call. `stored` is the effect of its tool when the call was planned, `declared` is the effect that the
+/// tool has now; it is `None` if the bot no longer has the tool.
+#[must_use]
+pub fn resumed(recorded: Recorded, stored: Effect, declared: Option<Effect>) -> Resumed {
+    let may_repeat = |effect: Effect| matches!(effect, Effect::Read | Effect::Idempotent);
+    match recorded {
+        Recorded::NotStarted => Resumed::Runs,
+        Recorded::Started => {
+            if may_repeat(stored) && declared.is_some_and(may_repeat) {
+                Resumed::Runs
+            } else {
+                Resumed::Uncertain
+            }
+        }
+    }
+}
+
+/// Returns whether a call that has started and ended with this code may have taken effect nevertheless.
+#[must_use]
+pub fn is_uncertain(effect: Effect, code: Option<Code>) -> bool {
+    let is_cut = matches!(
+        code,
+        Some(
+            Code::Timeout
+                | Code::Trap
+                | Code::Cancelled
+                | Code::Interrupted
+                | Code::Uncertain
+                | Code::Fuel
+                | Code::Memory
+        )
+    );
+    is_cut && effect == Effect::Write
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_calls_without_effect_run_again() {
+        use Effect::{Idempotent, Read, Write};
+        for effect in [Read, Idempotent, Write] {
+            assert_eq!(resumed(Recorded::NotStarted, effect, None), Resumed::Runs, "no byte has left");
+        }
+        for stored in [Read, Idempotent] {
+            for declared in [Read, Idempotent] {
+                assert_eq!(resumed(Recorded::Started, stored, Some(declared)), Resumed::Runs);
+            }
+            assert_eq!(resumed(Recorded::Started, stored, Some(Write)), Resumed::Uncertain);
+            assert_eq!(resumed(Recorded::Started, stored, None), Resumed::Uncertain);
+        }
+        for declared in [Some(Read), Some(Idempotent), Some(Write), None] {
+            assert_eq!(resumed(Recorded::Started, Write, declared), Resumed::Uncertain);
+        }
+    }
+
+    #[test]
+    fn a_write_that_was_cut_off_is_uncertain() {
+        assert!(is_uncertain(Effect::Write, Some(Code::Timeout)));
+        assert!(is_uncertain(Effect::Write, Some(Code::Cancelled)));
+        assert!(!is_uncertain(Effect::Read, Some(Code::Timeout)));
+        assert!(!is_uncertain(Effect::Idempotent, Some(Code::Interrupted)));
+        assert!(!is_uncertain(Effect::Write, Some(Code::InvalidParams)));
+        assert!(!is_uncertain(Effect::Write, None));
+    }
+}

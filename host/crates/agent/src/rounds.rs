@@ -1,0 +1,339 @@
+//! Asks models: writes the request of a round, tries the models of the bot in their order, and writes the answer with
+//! the calls that it asks for to the journal.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use monstrum_api::tasks::TokenUsage;
+use monstrum_core::call_types::incoming::{Attachments, IncomingCall};
+use monstrum_core::call_types::round::{
+    LLM_COMPLETE, RoundAnswer, RoundDelta, RoundExchange, RoundFailure, RoundRequest, RoundTool,
+};
+use monstrum_core::call_types::task_step::TaskOfCall;
+use monstrum_core::language::Language;
+use monstrum_core::models::{self, Candidate};
+use monstrum_core::operations::OperationError;
+use monstrum_core::operations::bots::prompt_of;
+use monstrum_core::operations::tools::{Range, visible};
+use monstrum_llm::{FinishReason, Message};
+use monstrum_manifest::Effect;
+use monstrum_store::{TaskProgress, TaskStepKind, TaskStepRow};
+use monstrum_types::{CallOutcome, Code, RequestId, Status, UtcMillis, with_causes};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::journal::{self, CallContent, RoundContent, StepContent, StepOutcome};
+use crate::present;
+use crate::round::{Asked, Asks};
+use crate::runner::{Ending, Interrupted, TaskCode, TaskTurn};
+use crate::state::State;
+
+/// The maximum number of tools in a request. OpenAI accepts no more.
+const TOOLS_MAX: usize = 128;
+/// The number of pieces of an answer that wait for their way to the listeners.
+const DELTAS_WAITING_MAX: usize = 64;
+
+/// What follows a round.
+pub(crate) enum RoundEnd {
+    /// The task goes on.
+    Goes,
+    Ends(Ending),
+    /// The task stops.
+    Stopped,
+}
+
+/// A tool that the bot has now.
+pub(crate) struct Offered {
+    tool: RoundTool,
+    effect: Effect,
+    makes_calls: bool,
+}
+
+impl Offered {
+    /// Returns the effect of the tool. A tool whose plugin makes calls has the effect of these calls, which can be any.
+    pub(crate) fn effect(&self) -> Effect {
+        if self.makes_calls { Effect::Write } else { self.effect }
+    }
+}
+
+/// The answer of a model, and the call that asked for it.
+struct Answered {
+    request_id: RequestId,
+    started_at: UtcMillis,
+    answer: RoundAnswer,
+}
+
+/// Why no model answered.
+enum NoAnswer {
+    Ending(Ending),
+    Stopped,
+}
+
+impl TaskTurn<'_> {
+    /// Asks a model for the next round.
+    pub(crate) async fn round(&self, state: &mut State) -> Result<RoundEnd, Interrupted> {
+        let app = &self.runner.app;
+        let limits = self.content.limits;
+        let left = limits.steps.saturating_sub(state.used_steps());
+        // The last step is asked for an answer, so that the task has one.
+        let is_last = left <= 1;
+        let offered = self.offered().await?;
+        let request = RoundRequest {
+            messages: self.messages(state, is_last).await?,
+            tools: if is_last { Vec::new() } else { offered.values().map(|it| it.tool.clone()).collect() },
+            output_tokens: None,
+            options: Default::default(),
+        };
+        let snapshot = app.policy.load();
+        let (workspace, bot) = (self.row.workspace_id, self.row.bot_id);
+        let candidates = match models::candidates(&snapshot, workspace, bot, app.clock.now()) {
+            Ok(candidates) => candidates,
+            Err(error) => return Ok(RoundEnd::Ends(Ending::Failed(TaskCode::Model, error.to_string()))),
+        };
+        let answered = match self.ask(&request, &candidates, state.next_sequence()).await? {
+            Ok(answered) => answered,
+            Err(NoAnswer::Ending(ending)) => return Ok(RoundEnd::Ends(ending)),
+            Err(NoAnswer::Stopped) => return Ok(RoundEnd::Stopped),
+        };
+        // One step is this round, and one is for the answer.
+        let calls_max = usize::try_from(left.saturating_sub(2)).unwrap_or(usize::MAX);
+        self.record(state, answered, &offered, (!is_last, calls_max)).await
+    }
+
+    /// Returns the messages of a request.
+    async fn messages(&self, state: &State, is_last: bool) -> Result<Vec<Message>, Interrupted> {
+        let app = &self.runner.app;
+        let bot = app.policy.load().bot(self.row.workspace_id, self.row.bot_id).cloned();
+        let Some(bot) = bot else { return Err(Interrupted::Gone) };
+        let own = prompt_of(app, &bot.row, &Language::default()).await.map_err(|error| failed(&error))?;
+        let text =
+            if own.trim().is_empty() { present::RULES.to_owned() } else { format!("{own}\n\n{}", present::RULES) };
+        let mut messages = Vec::with_capacity(state.messages().len() + 2);
+        messages.push(Message::System { text });
+        messages.extend_from_slice(state.messages());
+        if is_last {
+            messages.push(Message::user(present::LAST_STEP));
+        }
+        Ok(messages)
+    }
+
+    /// Returns the tools that the bot has now, by name.
+    pub(crate) async fn offered(&self) -> Result<BTreeMap<String, Offered>, Interrupted> {
+        let app = &self.runner.app;
+        let (workspace, bot) = (self.row.workspace_id, self.row.bot_id);
+        let call =
+            IncomingCall::bot_tool(RequestId::new(), workspace, bot, String::new(), json!({})).with_key(self.key);
+        let range = Range { after: None, count: TOOLS_MAX };
+        let page = match visible(app, &call, bot, Language::default(), range).await {
+            Ok(page) => page,
+            // The bot was deleted.
+            Err(OperationError::NotFound(_)) => return Err(Interrupted::Gone),
+            Err(error) => return Err(failed(&error)),
+        };
+        let snapshot = app.policy.load();
+        let offered = page.tools.into_iter().map(|tool| {
+            let makes_calls = snapshot.tool(&tool.name).is_some_and(|(plugin, _)| plugin.makes_calls());
+            let name = tool.name.to_string();
+            let parameters = tool.input_schema.value();
+            let effect = tool.effect;
+            let tool = RoundTool { name: name.clone(), description: tool.description, parameters };
+            (name, Offered { tool, effect, makes_calls })
+        });
+        Ok(offered.collect())
+    }
+
+    /// Asks the models in their order, until one answers.
+    async fn ask(
+        &self,
+        request: &RoundRequest,
+        candidates: &[Candidate],
+        step: i64,
+    ) -> Result<Result<Answered, NoAnswer>, Interrupted> {
+        let mut last = NoAnswer::Ending(Ending::Failed(TaskCode::Model, "the bot has no model".to_owned()));
+        for candidate in candidates {
+            if self.stops() {
+                return Ok(Err(NoAnswer::Stopped));
+            }
+            let (exchange, outcome, request_id, started_at) = self.exchange(request, candidate, step).await?;
+            if let Some(answer) = exchange.answer() {
+                return Ok(Ok(Answered { request_id, started_at, answer: answer.clone() }));
+            }
+            if self.stops() {
+                return Ok(Err(NoAnswer::Stopped));
+            }
+            let may_try_next = !exchange.has_sent_delta() && may_try_next(exchange.failure(), &outcome);
+            last = NoAnswer::Ending(ending_of(candidate, exchange.failure(), &outcome));
+            if !may_try_next {
+                break;
+            }
+        }
+        Ok(Err(last))
+    }
+
+    /// Runs one round with one model. The texts of the answer go to the listeners while they arrive.
+    async fn exchange(
+        &self,
+        request: &RoundRequest,
+        candidate: &Candidate,
+        step: i64,
+    ) -> Result<(Arc<RoundExchange>, CallOutcome, RequestId, UtcMillis), Interrupted> {
+        let app = &self.runner.app;
+        let (request_id, started_at) = (RequestId::new(), app.clock.now());
+        let (sender, mut pieces) = mpsc::channel(DELTAS_WAITING_MAX);
+        // Without a listener nobody hears a text, so another model may still be tried.
+        let deltas = self.live.has_listeners().then_some(sender);
+        let model = (candidate.model.id.as_str(), candidate.model.output_tokens);
+        let exchange = Arc::new(RoundExchange::new(request.clone(), model, deltas));
+        let params = Value::Object(exchange.params().clone());
+        let (workspace, bot) = (self.row.workspace_id, self.row.bot_id);
+        let attachments = Attachments { round: Some(Arc::clone(&exchange)), ..Attachments::default() };
+        let call = IncomingCall::bot_tool(request_id, workspace, bot, LLM_COMPLETE.to_owned(), params)
+            .with_resource(Some(candidate.resource_id))
+            .with_attachments(attachments);
+        let call = self.of_task(call, TaskOfCall { step: None, lease: self.lease() });
+        let send = |delta: RoundDelta| self.live.delta(step, delta.channel, delta.text);
+        let mut run = std::pin::pin!(app.calls.run_until(call, &self.stop_calls));
+        let ended = loop {
+            tokio::select! {
+                ended = &mut run => break ended,
+                Some(delta) = pieces.recv() => send(delta),
+            }
+        };
+        while let Ok(delta) = pieces.try_recv() {
+            send(delta);
+        }
+        let answer = ended.map_err(|error| Interrupted::Failed(error.to_string()))?;
+        Ok((exchange, answer.outcome, request_id, started_at))
+    }
+
+    /// Writes a round and the calls that it asks for in one transaction.
+    async fn record(
+        &self,
+        state: &mut State,
+        Answered { request_id, started_at, mut answer }: Answered,
+        offered: &BTreeMap<String, Offered>,
+        (may_call, calls_max): (bool, usize),
+    ) -> Result<RoundEnd, Interrupted> {
+        let app = &self.runner.app;
+        if answer.finish == FinishReason::ContentFilter && answer.message.calls.is_empty() {
+            let message = "the provider of the model filtered the answer".to_owned();
+            return Ok(RoundEnd::Ends(Ending::Failed(TaskCode::Model, message)));
+        }
+        if !may_call && !answer.message.text.trim().is_empty() {
+            // The model was asked without tools. Its text is the answer.
+            answer.message.calls.clear();
+        }
+        let asks = Asks::of(&answer.message, &answer.finish, may_call);
+        let note = note(&answer, may_call);
+        let usage = TokenUsage { input_tokens: answer.usage.input, output_tokens: answer.usage.output };
+        let calls = answer.message.calls.clone();
+        let round = RoundContent {
+            reasoning: answer.reasoning,
+            model: answer.origin.model,
+            usage,
+            is_malformed: asks.is_malformed || note.is_some(),
+            note,
+            message: answer.message,
+        };
+        let now = app.clock.now();
+        let first = state.next_sequence();
+        let row = |sequence: i64, kind: TaskStepKind, request_id: Option<RequestId>| TaskStepRow {
+            task_id: self.row.id,
+            sequence,
+            workspace_id: self.row.workspace_id,
+            kind,
+            request_id,
+            tool: None,
+            effect: None,
+            status: None,
+            started_at: now,
+            ended_at: None,
+            sealed: String::new(),
+        };
+        let mut round_row = row(first, TaskStepKind::Round, Some(request_id));
+        (round_row.status, round_row.started_at) = (Some(Status::Success.as_str().to_owned()), started_at);
+        round_row.ended_at = Some(now);
+        round_row.sealed = journal::seal_step(&app.vault, &round_row, &round)?;
+        let mut steps = vec![(round_row, StepContent::Round(Box::new(round)))];
+        let mut planned = 0;
+        for ((sequence, call), asked) in (first + 1..).zip(calls).zip(asks.calls) {
+            let asked = match asked {
+                Asked::Run(_) if planned >= calls_max => {
+                    Asked::Refused("This call did not run: the task has no steps left for it.".to_owned())
+                }
+                asked => asked,
+            };
+            let tool = offered.get(&call.name);
+            let (params, outcome) = match asked {
+                Asked::Run(params) => (params, None),
+                Asked::Refused(message) => {
+                    (Default::default(), Some(StepOutcome::failed(Code::InvalidParams, message)))
+                }
+            };
+            planned += usize::from(outcome.is_none());
+            let mut row = row(sequence, TaskStepKind::Call, outcome.is_none().then(RequestId::new));
+            row.tool = Some(call.name);
+            // A tool that the bot does not have is refused, and does nothing.
+            row.effect = Some(tool.map_or(Effect::Read, Offered::effect).as_str().to_owned());
+            if let Some(outcome) = &outcome {
+                (row.status, row.ended_at) = (Some(outcome.status.as_str().to_owned()), Some(now));
+            }
+            let makes_calls = tool.is_some_and(|tool| tool.makes_calls);
+            let content = CallContent { call_id: call.id, params, makes_calls, outcome };
+            row.sealed = journal::seal_step(&app.vault, &row, &content)?;
+            steps.push((row, StepContent::Call(Box::new(content))));
+        }
+        let progress = TaskProgress {
+            task_id: self.row.id,
+            input_tokens: i64::try_from(usage.input_tokens).unwrap_or(i64::MAX),
+            output_tokens: i64::try_from(usage.output_tokens).unwrap_or(i64::MAX),
+            steps: steps.iter().map(|(row, _)| row.clone()).collect(),
+        };
+        if !app.store.advance_task(self.turn.claim(), &progress).await? {
+            return Err(Interrupted::Gone);
+        }
+        for (row, content) in steps {
+            state.add(row, content);
+        }
+        self.live.changed();
+        Ok(RoundEnd::Goes)
+    }
+}
+
+/// Returns what a model reads after an answer without calls that is not an answer.
+fn note(answer: &RoundAnswer, may_call: bool) -> Option<String> {
+    if !answer.message.calls.is_empty() && may_call {
+        return None;
+    }
+    if answer.finish == FinishReason::Length {
+        let note = "Your answer was cut at the limit of output tokens. Answer again, and be shorter.";
+        return Some(note.to_owned());
+    }
+    let is_empty = answer.message.text.trim().is_empty() && answer.message.calls.is_empty();
+    is_empty.then(|| "Your answer was empty. Continue with the task, or answer.".to_owned())
+}
+
+/// Returns whether another model may be asked after a round without an answer. A round that was refused before it began
+/// may find room or permission with another model, but not if the budget is spent.
+fn may_try_next(failure: Option<RoundFailure>, outcome: &CallOutcome) -> bool {
+    match failure {
+        Some(failure) => failure.may_try_next_model(),
+        None => matches!(outcome.code, Some(Code::Busy | Code::Limit | Code::Unavailable | Code::Denied | Code::Scope)),
+    }
+}
+
+/// Returns how a task ends whose last model did not answer.
+fn ending_of(candidate: &Candidate, failure: Option<RoundFailure>, outcome: &CallOutcome) -> Ending {
+    let name = format!("{}/{}", candidate.resource_name, candidate.model.id);
+    let message = outcome.message.as_deref().unwrap_or("the call of the model failed");
+    let code = match (failure, outcome.code) {
+        (Some(RoundFailure::ContextLength), _) => TaskCode::Context,
+        (None, Some(Code::Budget)) => TaskCode::Budget,
+        _ => TaskCode::Model,
+    };
+    Ending::Failed(code, format!("the model {name} did not answer: {message}"))
+}
+
+fn failed(error: &OperationError) -> Interrupted {
+    Interrupted::Failed(with_causes(error))
+}

@@ -1,0 +1,523 @@
+//! The turns of tasks: asks the model, runs the calls that it asks for, and goes on until the task ends.
+//!
+//! The runner has no rights. Each round and each call is a call of the pipeline by the bot of the task, with the key that
+//! started the task, and the policy of that moment decides about it. Everything that the runner knows is in the journal,
+//! so another host can continue at any point.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use monstrum_core::app::App;
+use monstrum_core::call::consent::WAIT_MAX;
+use monstrum_core::call_types::call_secrets::SharedRedactors;
+use monstrum_core::call_types::incoming::{Attachments, CallerKey, IncomingCall};
+use monstrum_core::call_types::task_step::{TaskLease, TaskOfCall};
+use monstrum_core::events::{self, EventLinks, EventType, NewEvent};
+use monstrum_engine::{Handler, Turn, TurnError, TurnOutcome};
+use monstrum_llm::Message;
+use monstrum_manifest::Effect;
+use monstrum_store::{AfterTurn, StoreError, TaskEnd, TaskRow, TaskStatus};
+use monstrum_types::{BotId, Code, TaskId, WakeKind, with_causes, words};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::calls::{LeaseOfTask, ended};
+use crate::journal::{self, JournalError, StepOutcome, TaskContent};
+use crate::live::{LiveTask, LiveTasks};
+use crate::present::{self, UNCERTAIN};
+use crate::resume::{Recorded, Resumed, resumed};
+use crate::round::MALFORMED_ROUNDS_MAX;
+use crate::rounds::{Offered, RoundEnd};
+use crate::state::State;
+
+/// The maximum number of tasks that run at once on a host. A task that waits for a model needs little, so the limit is far
+/// above the number of rounds that providers allow at once.
+const TASKS_MAX: usize = 256;
+/// The maximum number of tasks of one bot that run at once on a host, so that one bot leaves room for others.
+const TASKS_OF_BOT_MAX: usize = 16;
+/// The number of failed turns in a row after which a task ends. Turns fail if the database or the audit fails, so the
+/// task has then waited for about half an hour.
+const FAILED_TURNS_MAX: i64 = 8;
+/// The time in which running calls can end when the host stops. It is shorter than the time for which the engine waits.
+const CALLS_END_MAX: Duration = Duration::from_secs(4);
+/// The interval at which a task of a shared database looks whether a caller of another host has cancelled it.
+const CANCEL_POLL: Duration = Duration::from_millis(500);
+/// The maximum number of steps that are read at once.
+const STEPS_READ: u32 = 200;
+/// The maximum number of earlier tasks of a session that the model reads.
+const EARLIER_TASKS_MAX: u32 = 50;
+/// The maximum size of the earlier tasks of a session that the model reads, about 25 000 tokens.
+const EARLIER_BYTES_MAX: usize = 100_000;
+/// The maximum size of the result in the event of a task.
+const EVENT_RESULT_BYTES_MAX: usize = 4 << 10;
+
+words! {
+    /// Why a task failed.
+    pub enum TaskCode {
+        Steps = "steps",
+        WallClock = "wall_clock",
+        Budget = "budget",
+        Stuck = "stuck",
+        Model = "model",
+        ModelOutput = "model_output",
+        Context = "context",
+        Revoked = "revoked",
+        Internal = "internal",
+    }
+}
+
+/// How a task ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Completed(String),
+    Failed(TaskCode, String),
+    Cancelled,
+}
+
+/// Why a task stops before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// The turn ends, and the task continues in another turn.
+    Turn,
+    /// A caller has cancelled the task.
+    Cancelled,
+    WallClock,
+    /// The key that started the task was deleted or rotated.
+    Revoked,
+}
+
+/// Why a turn ends without the end of its task.
+#[derive(Debug)]
+pub(crate) enum Interrupted {
+    Failed(String),
+    Store(StoreError),
+    /// The task was deleted.
+    Gone,
+}
+
+impl From<StoreError> for Interrupted {
+    fn from(error: StoreError) -> Self {
+        Interrupted::Store(error)
+    }
+}
+
+impl From<JournalError> for Interrupted {
+    fn from(error: JournalError) -> Self {
+        Interrupted::Failed(with_causes(&error))
+    }
+}
+
+/// Runs the turns of tasks.
+pub struct Runner {
+    pub(crate) app: Arc<App>,
+    live: Arc<LiveTasks>,
+    room: Arc<Semaphore>,
+    /// The room of each bot that has tasks.
+    of_bots: Mutex<HashMap<BotId, Weak<Semaphore>>>,
+}
+
+/// One turn of one task.
+pub(crate) struct TaskTurn<'a> {
+    pub(crate) runner: &'a Runner,
+    pub(crate) turn: &'a Turn,
+    pub(crate) row: &'a TaskRow,
+    pub(crate) content: &'a TaskContent,
+    pub(crate) key: CallerKey,
+    pub(crate) live: &'a LiveTask,
+    /// The time at which the task ends.
+    deadline: Instant,
+    stop: OnceLock<Stop>,
+    /// Ends the running calls.
+    pub(crate) stop_calls: CancellationToken,
+    secrets: SharedRedactors,
+}
+
+impl Runner {
+    /// Creates a runner that has no tasks yet.
+    #[must_use]
+    pub fn new(app: Arc<App>, live: Arc<LiveTasks>) -> Runner {
+        Runner { app, live, room: Arc::new(Semaphore::new(TASKS_MAX)), of_bots: Mutex::default() }
+    }
+
+    fn room_of(&self, bot: BotId) -> Arc<Semaphore> {
+        let mut of_bots = self.of_bots.lock();
+        if let Some(room) = of_bots.get(&bot).and_then(Weak::upgrade) {
+            return room;
+        }
+        of_bots.retain(|_, room| room.strong_count() > 0);
+        let room = Arc::new(Semaphore::new(TASKS_OF_BOT_MAX));
+        of_bots.insert(bot, Arc::downgrade(&room));
+        room
+    }
+
+    /// Runs a task until it ends or its turn does.
+    async fn run(&self, turn: &Turn, row: &TaskRow, live: &LiveTask) -> Result<Option<Ending>, Interrupted> {
+        let app = &self.app;
+        let content = match journal::open_task(&app.vault, row) {
+            Ok(content) => content,
+            Err(error) => {
+                tracing::error!(error = %with_causes(&error), task.id = %row.id, "a task cannot be opened");
+                let message = "the record of the task cannot be opened";
+                return Ok(Some(Ending::Failed(TaskCode::Internal, message.to_owned())));
+            }
+        };
+        if turn.claim().failures >= FAILED_TURNS_MAX {
+            let message = "the server could not continue the task; search its log for the id of the task";
+            return Ok(Some(Ending::Failed(TaskCode::Internal, message.to_owned())));
+        }
+        let Some(key) = content.key(row.key_id) else {
+            return Ok(Some(Ending::Failed(TaskCode::Internal, "the task names no key".to_owned())));
+        };
+        let since = row.started_at.unwrap_or(row.created_at);
+        let ends_at = since.plus_ms(i64::from(content.limits.wall_s).saturating_mul(1000));
+        let left = u64::try_from(ends_at.since_ms(app.clock.now())).unwrap_or(0);
+        let task = TaskTurn {
+            runner: self,
+            turn,
+            row,
+            content: &content,
+            key,
+            live,
+            deadline: Instant::now() + Duration::from_millis(left),
+            stop: OnceLock::new(),
+            stop_calls: CancellationToken::new(),
+            secrets: SharedRedactors::default(),
+        };
+        if row.cancelled_at.is_some() {
+            task.stops_for(Stop::Cancelled);
+        }
+        let ended = tokio::select! {
+            ended = task.run() => ended,
+            never = task.watch() => match never {},
+        };
+        task.closed(ended).await
+    }
+
+    /// Writes the end of a task.
+    async fn end(&self, turn: &Turn, row: &TaskRow, ending: Ending) -> Result<AfterTurn, Interrupted> {
+        let (app, now) = (&self.app, self.app.clock.now());
+        let (status, event_type, code) = match &ending {
+            Ending::Completed(_) => (TaskStatus::Completed, EventType::TaskCompleted, None),
+            Ending::Failed(code, _) => (TaskStatus::Failed, EventType::TaskFailed, Some(code.as_str().to_owned())),
+            Ending::Cancelled => (TaskStatus::Cancelled, EventType::TaskCancelled, None),
+        };
+        let (result, message) = match ending {
+            Ending::Completed(result) => (Some(result), None),
+            Ending::Failed(_, message) => (None, Some(message)),
+            Ending::Cancelled => (None, None),
+        };
+        let first = |text: &String| text[..text.floor_char_boundary(EVENT_RESULT_BYTES_MAX)].to_owned();
+        let data = json!({
+            "bot_id": row.bot_id,
+            "status": status.as_str(),
+            "code": code,
+            "result": result.as_ref().map(first),
+            "error": message.as_ref().map(first),
+        });
+        let event = NewEvent {
+            workspace_id: row.workspace_id,
+            event_type,
+            source_type: "task",
+            source_id: row.id.to_string(),
+            bot_id: Some(row.bot_id),
+            links: EventLinks { task_id: Some(row.id.to_string()), request_id: None },
+            cause: None,
+            data,
+        };
+        let event = events::seal(&app.vault, event, now).map_err(|error| Interrupted::Failed(with_causes(&error)))?;
+        // The record of a task that cannot be opened is kept as it is.
+        let sealed = match journal::open_task(&app.vault, row) {
+            Ok(content) => journal::seal_task(&app.vault, row, &TaskContent { result, message, ..content })?,
+            Err(_) => row.sealed.clone(),
+        };
+        let end = TaskEnd { task_id: row.id, status, code, ended_at: now, sealed };
+        Ok(app.store.end_task(turn.claim(), &end, &event).await?)
+    }
+}
+
+#[async_trait]
+impl Handler for Runner {
+    fn kind(&self) -> WakeKind {
+        WakeKind::Task
+    }
+
+    async fn turn(&self, turn: &Turn) -> Result<TurnOutcome, TurnError> {
+        let Ok(id) = turn.key().id().parse::<TaskId>() else { return Ok(TurnOutcome::Done) };
+        let store = &self.app.store;
+        let Some(queued) = store.task(turn.workspace(), id).await? else { return Ok(TurnOutcome::Done) };
+        let live = self.live.of(id);
+        let of_bot = self.room_of(queued.bot_id);
+        let room = async { (of_bot.acquire().await, self.room.acquire().await) };
+        let _room = tokio::select! {
+            room = room => Some(room),
+            // The turn of a task that is cancelled while it waits needs no room.
+            () = live.cancel.cancelled() => None,
+            () = turn.cancelled() => return Err(TurnError::Cancelled),
+        };
+        let Some(row) = store.begin_task_turn(turn.claim(), id, self.app.clock.now()).await? else {
+            return Ok(TurnOutcome::Done);
+        };
+        live.changed();
+        let ended = async {
+            match self.run(turn, &row, &live).await? {
+                Some(ending) => self.end(turn, &row, ending).await.map(Some),
+                None => Ok(None),
+            }
+        };
+        let outcome = match ended.await {
+            Ok(Some(after)) => Ok(TurnOutcome::Ended(after)),
+            Ok(None) => Err(TurnError::Cancelled),
+            Err(Interrupted::Gone) => Ok(TurnOutcome::Done),
+            Err(Interrupted::Store(error)) => Err(TurnError::Store(error)),
+            Err(Interrupted::Failed(message)) => Err(TurnError::Failed(message)),
+        };
+        live.changed();
+        outcome
+    }
+}
+
+impl TaskTurn<'_> {
+    /// Runs the task until it ends, or until it stops.
+    async fn run(&self) -> Result<Option<Ending>, Interrupted> {
+        let mut state = self.read().await?;
+        self.resume(&mut state).await?;
+        loop {
+            if self.stops() {
+                return Ok(None);
+            }
+            let calls = state.unended();
+            self.run_calls(&mut state, calls).await?;
+            if self.stops() {
+                return Ok(None);
+            }
+            state.close_round();
+            if let Some(ending) = self.ending(&state) {
+                return Ok(Some(ending));
+            }
+            if self.has_spent_its_credits().await? {
+                let message = "the task has used all its credits without an answer".to_owned();
+                return Ok(Some(Ending::Failed(TaskCode::Budget, message)));
+            }
+            match self.round(&mut state).await? {
+                RoundEnd::Goes => {}
+                RoundEnd::Ends(ending) => return Ok(Some(ending)),
+                RoundEnd::Stopped => return Ok(None),
+            }
+        }
+    }
+
+    /// Returns how the task ends, if it ends between two rounds.
+    fn ending(&self, state: &State) -> Option<Ending> {
+        let failed = |code, message: &str| Some(Ending::Failed(code, message.to_owned()));
+        let limits = self.content.limits;
+        if let Some(answer) = state.answer() {
+            return Some(Ending::Completed(answer.to_owned()));
+        }
+        if state.is_stuck() {
+            let message =
+                "the task makes no progress: the bot repeats one call with the same result, or all its calls fail";
+            return failed(TaskCode::Stuck, message);
+        }
+        if state.malformed() >= MALFORMED_ROUNDS_MAX {
+            let message = "the model did not manage to write its calls or its answer in three rounds in a row";
+            return failed(TaskCode::ModelOutput, message);
+        }
+        if state.used_steps() >= limits.steps {
+            return failed(TaskCode::Steps, "the task has used all its steps without an answer");
+        }
+        let used = state.usage().input_tokens.saturating_add(state.usage().output_tokens);
+        if limits.tokens.is_some_and(|limit| used >= limit) {
+            return failed(TaskCode::Budget, "the task has used all its tokens without an answer");
+        }
+        None
+    }
+
+    /// Returns whether the rounds and calls of the task have cost all credits that it has.
+    async fn has_spent_its_credits(&self) -> Result<bool, Interrupted> {
+        const MILLIONTHS: f64 = 1_000_000.0;
+        let Some(limit) = self.content.limits.credits else { return Ok(false) };
+        let (store, task) = (&self.runner.app.store, self.row.id.to_string());
+        let months = store.usage(self.row.workspace_id, self.row.bot_id, Some(&task)).await?;
+        let spent: i64 = months.iter().map(|month| month.credits_millionths).fold(0, i64::saturating_add);
+        let spent = spent as f64;
+        Ok(spent >= limit * MILLIONTHS)
+    }
+
+    /// Reads the journal.
+    async fn read(&self) -> Result<State, Interrupted> {
+        let (store, vault) = (&self.runner.app.store, &self.runner.app.vault);
+        let mut state = State::new(self.first_messages().await?);
+        let mut after = 0;
+        loop {
+            let rows = store.task_steps(self.row.workspace_id, self.row.id, after, STEPS_READ).await?;
+            let Some(last) = rows.last() else { return Ok(state) };
+            after = last.sequence;
+            for row in rows {
+                let content = journal::open_step(vault, &row)?;
+                state.add(row, content);
+            }
+        }
+    }
+
+    /// Returns the messages before the first round: the earlier tasks of the session and the instruction.
+    async fn first_messages(&self) -> Result<Vec<Message>, Interrupted> {
+        let app = &self.runner.app;
+        let mut earlier = Vec::new();
+        let mut bytes = 0;
+        for row in app.store.earlier_tasks(self.row, EARLIER_TASKS_MAX).await? {
+            let content = journal::open_task(&app.vault, &row)?;
+            let answer = match (content.result, content.message) {
+                (Some(result), _) => result,
+                (None, Some(message)) => format!("(No answer: {message}.)"),
+                (None, None) => "(No answer: the task was cancelled.)".to_owned(),
+            };
+            let asked = present::instruction(&content.instruction, content.params.as_ref());
+            bytes += asked.len() + answer.len();
+            if bytes > EARLIER_BYTES_MAX {
+                break;
+            }
+            earlier.push((asked, answer));
+        }
+        let mut messages = Vec::with_capacity(2 * earlier.len() + 1);
+        for (asked, answer) in earlier.into_iter().rev() {
+            let answer = monstrum_llm::AssistantMessage { text: answer, ..Default::default() };
+            messages.extend([Message::user(asked), Message::Assistant(answer)]);
+        }
+        messages.push(Message::user(present::instruction(&self.content.instruction, self.content.params.as_ref())));
+        Ok(messages)
+    }
+
+    /// Decides about the calls that an earlier turn has planned and not ended.
+    async fn resume(&self, state: &mut State) -> Result<(), Interrupted> {
+        let app = &self.runner.app;
+        let unended = state.unended();
+        if unended.is_empty() {
+            return Ok(());
+        }
+        let offered = self.offered().await?;
+        let mut ends = Vec::new();
+        let mut is_first_write = true;
+        for planned in unended {
+            let Some(request_id) = planned.request_id() else { continue };
+            // Calls that are not reads run one by one, so only the first of them can have begun.
+            let has_begun = planned.content.makes_calls && is_first_write;
+            is_first_write &= planned.effect() == Effect::Read;
+            let has_started = has_begun || app.store.has_started(self.row.workspace_id, request_id).await?;
+            let recorded = if has_started { Recorded::Started } else { Recorded::NotStarted };
+            let tool = planned.row.tool.as_deref().unwrap_or_default();
+            let declared = offered.get(tool).map(Offered::effect);
+            if resumed(recorded, planned.effect(), declared) == Resumed::Uncertain {
+                let outcome = StepOutcome::failed(Code::Uncertain, UNCERTAIN);
+                ends.push(ended(&app.vault, &*app.clock, self.turn.claim(), &planned, &outcome)?);
+                state.end(planned.row.sequence, outcome);
+            }
+        }
+        app.store.end_task_steps(&ends).await?;
+        self.live.changed();
+        Ok(())
+    }
+
+    /// Returns how the task ended. If it was stopped, the calls that have no end get one.
+    async fn closed(&self, ended_by: Result<Option<Ending>, Interrupted>) -> Result<Option<Ending>, Interrupted> {
+        let app = &self.runner.app;
+        if let Some(ending) = ended_by? {
+            return Ok(Some(ending));
+        }
+        let ending = match self.stop.get() {
+            None | Some(Stop::Turn) => return Ok(None),
+            Some(Stop::Cancelled) => Ending::Cancelled,
+            Some(Stop::WallClock) => {
+                let message = format!("the task did not end within its {} seconds", self.content.limits.wall_s);
+                Ending::Failed(TaskCode::WallClock, message)
+            }
+            Some(Stop::Revoked) => {
+                let message = "the key that started the task was deleted or rotated".to_owned();
+                Ending::Failed(TaskCode::Revoked, message)
+            }
+        };
+        let mut ends = Vec::new();
+        let state = self.read().await?;
+        for planned in state.unended() {
+            let Some(request_id) = planned.request_id() else { continue };
+            let may_have_acted = app.store.has_started(self.row.workspace_id, request_id).await?;
+            let outcome = match may_have_acted && planned.effect() == Effect::Write {
+                true => StepOutcome::failed(Code::Uncertain, UNCERTAIN),
+                false => StepOutcome::failed(Code::Cancelled, "the task ended before this call ran"),
+            };
+            ends.push(ended(&app.vault, &*app.clock, self.turn.claim(), &planned, &outcome)?);
+        }
+        app.store.end_task_steps(&ends).await?;
+        Ok(Some(ending))
+    }
+
+    /// Watches for what stops the task, and never returns.
+    async fn watch(&self) -> std::convert::Infallible {
+        let app = &self.runner.app;
+        let mut renewals = app.policy.renewals();
+        let is_shared = app.store.is_shared();
+        loop {
+            if app.policy.load().key_hash(self.key.id) != Some(&self.key.hash) {
+                self.stops_for(Stop::Revoked);
+            }
+            tokio::select! {
+                () = self.turn.cancelled() => {
+                    self.stop.get_or_init(|| Stop::Turn);
+                    // Running calls may end by themselves, so that fewer of them are uncertain.
+                    tokio::time::sleep(CALLS_END_MAX).await;
+                    self.stop_calls.cancel();
+                    std::future::pending::<()>().await;
+                }
+                () = self.live.cancel.cancelled(), if self.stop.get().is_none() => self.stops_for(Stop::Cancelled),
+                () = sleep_until(self.deadline), if self.stop.get().is_none() => self.stops_for(Stop::WallClock),
+                changed = renewals.changed() => {
+                    if changed.is_err() {
+                        std::future::pending::<()>().await;
+                    }
+                }
+                () = tokio::time::sleep(CANCEL_POLL), if is_shared && self.stop.get().is_none() => {
+                    let read = app.store.task(self.row.workspace_id, self.row.id).await;
+                    // A failure of the database ends the turn elsewhere.
+                    if read.is_ok_and(|row| row.is_none_or(|row| row.cancelled_at.is_some())) {
+                        self.stops_for(Stop::Cancelled);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Stops the task and ends its running calls.
+    fn stops_for(&self, stop: Stop) {
+        self.stop.get_or_init(|| stop);
+        self.stop_calls.cancel();
+    }
+
+    /// Returns whether the task begins nothing more.
+    pub(crate) fn stops(&self) -> bool {
+        self.stop.get().is_some()
+    }
+
+    /// Returns the lease of the task, for its calls.
+    pub(crate) fn lease(&self) -> Arc<dyn TaskLease> {
+        Arc::new(LeaseOfTask(self.turn.lease().clone()))
+    }
+
+    /// Returns the time for which a call waits for a person.
+    pub(crate) fn approval_wait(&self) -> Duration {
+        WAIT_MAX.min(self.deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Makes a call a call of this task.
+    pub(crate) fn of_task(&self, call: IncomingCall, task: TaskOfCall) -> IncomingCall {
+        let attachments = Attachments { task_secrets: Some(self.secrets.clone()), ..call.attachments().clone() };
+        call.with_task_id(Some(self.row.id.to_string()))
+            .with_context(json!({ "chat": self.content.chat }))
+            .with_key(self.key)
+            .with_attachments(attachments)
+            .with_task(task)
+    }
+}

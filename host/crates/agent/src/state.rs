@@ -1,0 +1,261 @@
+//! The state of a task: what its journal says, as the conversation with the model and the counts of the guards.
+
+use monstrum_api::tasks::TokenUsage;
+use monstrum_llm::Message;
+use monstrum_manifest::Effect;
+use monstrum_store::TaskStepRow;
+use monstrum_types::RequestId;
+
+use crate::guards::{EndedCall, Guards, Verdict};
+use crate::journal::{CallContent, RoundContent, StepContent, StepOutcome};
+use crate::present::{self, Shown};
+
+/// A call that has not ended.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedCall {
+    pub(crate) row: TaskStepRow,
+    pub(crate) content: CallContent,
+}
+
+impl PlannedCall {
+    /// Returns the effect of the tool when the call was planned. An effect that cannot be read counts as the gravest.
+    #[must_use]
+    pub(crate) fn effect(&self) -> Effect {
+        self.row.effect.as_deref().and_then(Effect::from_word).unwrap_or(Effect::Write)
+    }
+
+    /// Returns the id of the call in the audit.
+    #[must_use]
+    pub(crate) fn request_id(&self) -> Option<RequestId> {
+        self.row.request_id
+    }
+}
+
+/// The state of a task.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    messages: Vec<Message>,
+    /// The calls of the last round, in the order in which the model asked for them, each with its result.
+    calls: Vec<(PlannedCall, Option<StepOutcome>)>,
+    /// What the model reads after the results of the last round.
+    note: Option<String>,
+    guards: Guards,
+    is_stuck: bool,
+    malformed: u32,
+    last_sequence: i64,
+    used_steps: u32,
+    usage: TokenUsage,
+    /// The text of the last round, if it asked for nothing more.
+    answer: Option<String>,
+}
+
+impl State {
+    /// Creates the state of a task that begins with `messages`.
+    #[must_use]
+    pub(crate) fn new(messages: Vec<Message>) -> State {
+        State { messages, ..State::default() }
+    }
+
+    /// Adds a step of the journal. Steps are added in their order.
+    pub(crate) fn add(&mut self, row: TaskStepRow, content: StepContent) {
+        self.last_sequence = row.sequence;
+        match content {
+            StepContent::Round(round) => self.add_round(*round),
+            StepContent::Call(content) => {
+                let outcome = content.outcome.clone();
+                self.used_steps += u32::from(row.request_id.is_some());
+                self.calls.push((PlannedCall { row, content: *content }, outcome));
+            }
+        }
+    }
+
+    fn add_round(&mut self, round: RoundContent) {
+        self.close_round();
+        self.used_steps += 1;
+        self.usage.input_tokens = self.usage.input_tokens.saturating_add(round.usage.input_tokens);
+        self.usage.output_tokens = self.usage.output_tokens.saturating_add(round.usage.output_tokens);
+        self.malformed = if round.is_malformed { self.malformed + 1 } else { 0 };
+        let is_last = round.message.calls.is_empty() && round.note.is_none();
+        self.answer = is_last.then(|| round.message.text.clone());
+        self.note = round.note;
+        self.messages.push(Message::Assistant(round.message));
+    }
+
+    /// Records the end of a call.
+    pub(crate) fn end(&mut self, sequence: i64, outcome: StepOutcome) {
+        if let Some((_, end)) = self.calls.iter_mut().find(|(call, _)| call.row.sequence == sequence) {
+            *end = Some(outcome);
+        }
+    }
+
+    /// Returns the calls that have not ended, in the order in which the model asked for them.
+    #[must_use]
+    pub(crate) fn unended(&self) -> Vec<PlannedCall> {
+        self.calls.iter().filter(|(_, outcome)| outcome.is_none()).map(|(call, _)| call.clone()).collect()
+    }
+
+    /// Adds the results of the last round to the conversation. All its calls must have ended.
+    pub(crate) fn close_round(&mut self) {
+        for (call, outcome) in std::mem::take(&mut self.calls) {
+            let Some(outcome) = outcome else { continue };
+            let tool = call.row.tool.as_deref().unwrap_or_default();
+            let params = serde_json::to_string(&call.content.params).unwrap_or_default();
+            let result = outcome.data.as_deref().or(outcome.message.as_deref()).unwrap_or_default();
+            let verdict = self.guards.count(EndedCall { tool, params: &params, status: outcome.status, result });
+            self.is_stuck |= verdict == Verdict::Stuck;
+            let text = present::result(&Shown {
+                tool,
+                step: call.row.sequence.unsigned_abs(),
+                status: outcome.status,
+                code: outcome.code,
+                message: outcome.message.as_deref(),
+                data: outcome.data.as_deref(),
+                note: (verdict != Verdict::GoOn).then_some(present::REPEATED),
+            });
+            self.messages.push(Message::Tool { call_id: call.content.call_id, text });
+        }
+        if let Some(note) = self.note.take() {
+            self.messages.push(Message::user(note));
+        }
+    }
+
+    /// Returns the conversation.
+    #[must_use]
+    pub(crate) fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// Returns the text of the last round, if the model asked for nothing more.
+    #[must_use]
+    pub(crate) fn answer(&self) -> Option<&str> {
+        self.answer.as_deref()
+    }
+
+    /// Returns whether the task makes no progress.
+    #[must_use]
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.is_stuck
+    }
+
+    /// Returns the number of rounds in a row with calls that could not run.
+    #[must_use]
+    pub(crate) fn malformed(&self) -> u32 {
+        self.malformed
+    }
+
+    /// Returns the position of the next step.
+    #[must_use]
+    pub(crate) fn next_sequence(&self) -> i64 {
+        self.last_sequence + 1
+    }
+
+    /// Returns the number of steps: rounds, and calls that reached the pipeline.
+    #[must_use]
+    pub(crate) fn used_steps(&self) -> u32 {
+        self.used_steps
+    }
+
+    /// Returns the tokens that the rounds have used.
+    #[must_use]
+    pub(crate) fn usage(&self) -> TokenUsage {
+        self.usage
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use monstrum_llm::{Arguments, AssistantMessage, ToolCall};
+    use monstrum_store::TaskStepKind;
+    use monstrum_types::{Code, Status, TaskId, UtcMillis, WorkspaceId};
+    use serde_json::Map;
+
+    use super::*;
+
+    fn row(sequence: i64, kind: TaskStepKind) -> TaskStepRow {
+        TaskStepRow {
+            task_id: TaskId::new(),
+            sequence,
+            workspace_id: WorkspaceId::new(),
+            kind,
+            request_id: Some(RequestId::new()),
+            tool: (kind == TaskStepKind::Call).then(|| "echo".to_owned()),
+            effect: Some("read".to_owned()),
+            status: None,
+            started_at: UtcMillis(0),
+            ended_at: None,
+            sealed: String::new(),
+        }
+    }
+
+    fn round(text: &str, calls: &[&str]) -> StepContent {
+        let call = |id: &&str| ToolCall {
+            id: (*id).to_owned(),
+            name: "echo".to_owned(),
+            arguments: Arguments::new("{}".to_owned()),
+            extra: Map::new(),
+            function_extra: Map::new(),
+        };
+        let calls = calls.iter().map(call).collect();
+        StepContent::Round(Box::new(RoundContent {
+            message: AssistantMessage { text: text.to_owned(), calls, ..AssistantMessage::default() },
+            reasoning: String::new(),
+            model: "m".to_owned(),
+            usage: TokenUsage { input_tokens: 10, output_tokens: 2 },
+            is_malformed: false,
+            note: None,
+        }))
+    }
+
+    fn call(id: &str, outcome: Option<StepOutcome>) -> StepContent {
+        let (params, makes_calls) = (Map::new(), false);
+        StepContent::Call(Box::new(CallContent { call_id: id.to_owned(), params, makes_calls, outcome }))
+    }
+
+    #[test]
+    fn results_stand_in_the_order_in_which_they_were_asked_for() {
+        let mut state = State::new(vec![Message::user("go")]);
+        state.add(row(1, TaskStepKind::Round), round("", &["a", "b"]));
+        state.add(row(2, TaskStepKind::Call), call("a", None));
+        state.add(row(3, TaskStepKind::Call), call("b", Some(StepOutcome::failed(Code::InvalidParams, "bad"))));
+        assert_eq!(state.unended().len(), 1);
+        let done = StepOutcome { status: Status::Success, code: None, message: None, data: Some("1".to_owned()) };
+        state.end(2, done);
+        state.close_round();
+        let ids: Vec<&str> = state
+            .messages()
+            .iter()
+            .filter_map(|message| match message {
+                Message::Tool { call_id, .. } => Some(call_id.as_str()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!((ids, state.answer()), (vec!["a", "b"], None));
+        state.add(row(4, TaskStepKind::Round), round("done", &[]));
+        assert_eq!((state.answer(), state.used_steps(), state.next_sequence()), (Some("done"), 4, 5));
+        assert_eq!(state.usage(), TokenUsage { input_tokens: 20, output_tokens: 4 });
+    }
+
+    #[test]
+    fn a_task_is_stuck_after_five_same_calls() {
+        let mut state = State::new(Vec::new());
+        for sequence in 0..5 {
+            assert!(!state.is_stuck());
+            let failed = StepOutcome::failed(Code::Plugin, "no");
+            state.add(row(2 * sequence + 1, TaskStepKind::Round), round("", &["a"]));
+            state.add(row(2 * sequence + 2, TaskStepKind::Call), call("a", Some(failed)));
+            state.close_round();
+        }
+        assert!(state.is_stuck());
+        let told = |message: &&Message| matches!(message, Message::Tool { text, .. } if text.contains("same result"));
+        assert_eq!(state.messages().iter().filter(told).count(), 3);
+    }
+
+    #[test]
+    fn an_effect_that_cannot_be_read_is_a_write() {
+        let content = CallContent { call_id: "a".to_owned(), params: Map::new(), makes_calls: false, outcome: None };
+        let mut planned = PlannedCall { row: row(1, TaskStepKind::Call), content };
+        assert_eq!(planned.effect(), Effect::Read);
+        planned.row.effect = Some("harmless".to_owned());
+        assert_eq!(planned.effect(), Effect::Write);
+    }
+}

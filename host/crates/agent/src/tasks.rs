@@ -1,0 +1,463 @@
+//! The operations on tasks: starting, showing, following and cancelling them.
+
+use std::sync::Arc;
+
+use monstrum_api::bots::TaskLimits;
+use monstrum_api::list::List;
+use monstrum_api::tasks::{NewTask, Task, TaskList, TaskStep, TaskSteps, TokenUsage};
+use monstrum_api::tools::Chat;
+use monstrum_core::app::App;
+use monstrum_core::events::{self, EventLinks, EventType, NewEvent};
+use monstrum_core::models;
+use monstrum_core::operations::tools::{check_chat, may_use};
+use monstrum_core::operations::{Caller, OperationError};
+use monstrum_engine::Engine;
+use monstrum_store::{
+    BotRow, InsertedTask, KeyKind, NewSession, NewWake, Page, SessionRow, TaskFilter, TaskRow, TaskStatus, TaskStepRow,
+    TasksMax,
+};
+use monstrum_types::{BotId, InputError, JsonText, SessionId, TaskId, UtcMillis, WakeKey, WakeKind};
+
+use serde::Deserialize as _;
+use tokio_util::sync::CancellationToken;
+
+use crate::journal::{self, JournalError, Limits, StepContent, TaskContent};
+use crate::live::LiveTasks;
+
+/// The maximum size of an instruction, in bytes.
+const INSTRUCTION_BYTES_MAX: usize = 64 << 10;
+/// The maximum size of the parameters of a task, in bytes of JSON.
+const PARAMS_BYTES_MAX: usize = 256 << 10;
+/// The limits of a task whose bot and whose caller set none: enough for most work, and too little to run for a day by
+/// mistake.
+const STEPS: u32 = 50;
+const WALL_S: u32 = 3600;
+/// The maximum number of tasks of a workspace that have not ended.
+const UNENDED_MAX: TasksMax = TasksMax { of_workspace: 1000 };
+/// The time in seconds after which a session without a new task has expired, if its bot sets no other.
+const SESSION_IDLE_S: i64 = 24 * 3600;
+/// The app of the conversations that tasks have for themselves.
+const OWN_APP: &str = "task";
+/// The maximum number of steps that are read at once.
+pub(crate) const STEPS_READ: u32 = 500;
+
+/// The tasks and sessions of a host.
+pub struct Tasks {
+    pub(crate) app: Arc<App>,
+    engine: Arc<dyn Engine>,
+    pub(crate) live: Arc<LiveTasks>,
+    pub(crate) closed: CancellationToken,
+}
+
+/// The session of a new task.
+enum SessionOf {
+    Known(SessionRow),
+    New(Box<NewSession>),
+}
+
+impl Tasks {
+    /// Creates the operations of the host `app`. `live` are the tasks of its runner.
+    #[must_use]
+    pub fn new(app: Arc<App>, engine: Arc<dyn Engine>, live: Arc<LiveTasks>) -> Tasks {
+        Tasks { app, engine, live, closed: CancellationToken::new() }
+    }
+
+    /// Ends the streams of all listeners, because the host stops.
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+
+    /// Checks whether the caller may start tasks of a bot. Interfaces call this before they read an input.
+    ///
+    /// # Errors
+    ///
+    /// The bot does not exist, or the caller may not use it.
+    pub fn may_start(&self, caller: &Caller, bot: BotId) -> Result<(), OperationError> {
+        may_use(&self.app, caller, bot)?;
+        if caller.token_user.is_some() {
+            return Err(OperationError::forbidden("tasks are started with an API key"));
+        }
+        Ok(())
+    }
+
+    /// Starts a task.
+    ///
+    /// # Errors
+    ///
+    /// The input is invalid, the bot has no model, or the session has a task that has not ended.
+    pub async fn start(&self, caller: &Caller, bot: BotId, input: NewTask) -> Result<Task, OperationError> {
+        self.may_start(caller, bot)?;
+        let app = &self.app;
+        let (snapshot, now) = (app.policy.load(), app.clock.now());
+        let row_of_bot = &snapshot.bot(caller.workspace, bot).ok_or_else(|| OperationError::not_found("bot"))?.row;
+        let limits = checked(&input, &limits_of(row_of_bot))?;
+        models::candidates(&snapshot, caller.workspace, bot, now)
+            .map_err(|error| OperationError::conflict(error.to_string()))?;
+        let idle_ms = row_of_bot.session_idle_s.unwrap_or(SESSION_IDLE_S).saturating_mul(1000);
+        let NewTask { instruction, params, session_id, chat, .. } = input;
+        let session = self.session_of(caller, bot, (session_id, chat), (idle_ms, now)).await?;
+        let (of, new) = match session {
+            SessionOf::Known(row) => (row, None),
+            SessionOf::New(new) => (new.row.clone(), Some(new)),
+        };
+        let SessionRow { id: session_id, app_id, user_id, chat_id, .. } = of;
+        let chat = Chat { app_id, user_id, chat_id };
+        let content = TaskContent::new(instruction, params, limits, chat, caller.caller_key());
+        let mut row = TaskRow {
+            id: TaskId::new(),
+            workspace_id: caller.workspace,
+            bot_id: bot,
+            session_id,
+            status: TaskStatus::Queued,
+            code: None,
+            key_id: caller.key,
+            steps: 0,
+            input_tokens: 0,
+            output_tokens: 0,
+            created_at: now,
+            started_at: None,
+            cancelled_at: None,
+            ended_at: None,
+            sealed: String::new(),
+        };
+        row.sealed = journal::seal_task(&app.vault, &row, &content).map_err(internal)?;
+        let key = WakeKey::new(WakeKind::Task, row.id).map_err(|error| OperationError::Internal(error.into()))?;
+        // This host runs the task, because only this host can stream it to the caller.
+        let wake = self.engine.reserve(key, caller.workspace);
+        match app.store.insert_task(&row, new.as_deref(), &wake, UNENDED_MAX).await? {
+            InsertedTask::Inserted => {}
+            InsertedTask::Busy => {
+                return Err(OperationError::conflict("the session has a task that has not ended; wait for its end"));
+            }
+            InsertedTask::NoSession => return Err(OperationError::conflict("the session has expired or was deleted")),
+            InsertedTask::Full => {
+                let message = "the workspace has too many tasks that have not ended; try again later";
+                return Err(OperationError::Busy(message.to_owned()));
+            }
+        }
+        self.engine.start(&wake);
+        Ok(shown(&row, content))
+    }
+
+    async fn session_of(
+        &self,
+        caller: &Caller,
+        bot: BotId,
+        (id, chat): (Option<SessionId>, Option<Chat>),
+        (idle_ms, now): (i64, UtcMillis),
+    ) -> Result<SessionOf, OperationError> {
+        let store = &self.app.store;
+        let is_idle = |row: &SessionRow| now.since_ms(row.used_at) > idle_ms;
+        if let Some(id) = id {
+            let row = store.session(caller.workspace, id).await?.filter(|row| row.bot_id == bot);
+            let row = row.ok_or_else(|| OperationError::invalid_at("/session_id", "no such session of this bot"))?;
+            if row.expired_at.is_some() || is_idle(&row) {
+                return Err(OperationError::conflict("the session has expired; start the task in a new session"));
+            }
+            return Ok(SessionOf::Known(row));
+        }
+        let id = SessionId::new();
+        let own = || Chat { app_id: OWN_APP.to_owned(), user_id: caller.key.to_string(), chat_id: id.to_string() };
+        let (chat, open) = match chat {
+            None => (own(), None),
+            Some(chat) => {
+                let open = store.session_of_chat(caller.workspace, &chat.app_id, &chat.chat_id).await?;
+                (chat, open)
+            }
+        };
+        let mut after = None;
+        if let Some(open) = open {
+            if open.bot_id != bot || open.user_id != chat.user_id {
+                return Err(OperationError::conflict("the conversation belongs to another user or another bot"));
+            }
+            if !is_idle(&open) {
+                return Ok(SessionOf::Known(open));
+            }
+            after = Some(open.id);
+        }
+        let Chat { app_id, user_id, chat_id } = chat;
+        let (workspace_id, bot_id, expired_at) = (caller.workspace, bot, None);
+        let row = SessionRow {
+            id,
+            workspace_id,
+            bot_id,
+            app_id,
+            user_id,
+            chat_id,
+            created_at: now,
+            used_at: now,
+            expired_at,
+        };
+        let event = NewEvent {
+            workspace_id,
+            event_type: EventType::SessionCreated,
+            source_type: "session",
+            source_id: id.to_string(),
+            bot_id: Some(bot),
+            links: EventLinks::default(),
+            cause: None,
+            data: serde_json::json!({ "bot_id": bot, "chat": { "app_id": row.app_id, "chat_id": row.chat_id } }),
+        };
+        let created =
+            events::seal(&self.app.vault, event, now).map_err(|error| OperationError::Internal(error.into()))?;
+        Ok(SessionOf::New(Box::new(NewSession { row, created, after })))
+    }
+
+    /// Lists the tasks that the caller may see and that match the filter, newest first.
+    ///
+    /// # Errors
+    ///
+    /// The database failed.
+    pub async fn list(
+        &self,
+        caller: &Caller,
+        filter: TaskFilter,
+        page: &Page<TaskId>,
+    ) -> Result<TaskList, OperationError> {
+        let Some(bot) = visible_bot(caller, filter.bot) else {
+            return Ok(List { items: Vec::new(), next_cursor: None });
+        };
+        let listed = self.app.store.tasks(caller.workspace, TaskFilter { bot, ..filter }, page).await?;
+        let items = listed.items.iter().map(|row| self.view(row)).collect::<Result<_, _>>()?;
+        Ok(List { items, next_cursor: listed.next_cursor.map(|cursor| cursor.to_string()) })
+    }
+
+    /// Shows a task.
+    ///
+    /// # Errors
+    ///
+    /// The task does not exist, or the caller may not see it.
+    pub async fn show(&self, caller: &Caller, id: TaskId) -> Result<Task, OperationError> {
+        self.view(&self.row(caller, id).await?)
+    }
+
+    /// Returns the row of a task that the caller may see.
+    pub(crate) async fn row(&self, caller: &Caller, id: TaskId) -> Result<TaskRow, OperationError> {
+        let row = self.app.store.task(caller.workspace, id).await?;
+        row.filter(|row| sees(caller, row.bot_id)).ok_or_else(|| OperationError::not_found("task"))
+    }
+
+    /// Cancels a task. Returns the task, and whether it had ended before.
+    ///
+    /// # Errors
+    ///
+    /// The task does not exist, or the caller may not see it.
+    pub async fn cancel(&self, caller: &Caller, id: TaskId) -> Result<(Task, bool), OperationError> {
+        let row = self.row(caller, id).await?;
+        if row.ended_at.is_some() {
+            return Ok((self.view(&row)?, true));
+        }
+        let now = self.app.clock.now();
+        self.app.store.cancel_task(caller.workspace, id, now).await?;
+        self.live.cancel(id);
+        // A task that waits for another try after a failure ends at once.
+        let key = WakeKey::new(WakeKind::Task, id).map_err(|error| OperationError::Internal(error.into()))?;
+        let wake = NewWake { key, workspace_id: caller.workspace, due_at: now, claim: None };
+        self.app.store.request_turns(std::slice::from_ref(&wake)).await?;
+        self.engine.signal(&[wake]);
+        let row = self.row(caller, id).await?;
+        Ok((self.view(&row)?, row.ended_at.is_some()))
+    }
+
+    /// Returns the steps of a task.
+    ///
+    /// # Errors
+    ///
+    /// The task does not exist, or the caller may not see it.
+    pub async fn steps(&self, caller: &Caller, id: TaskId) -> Result<TaskSteps, OperationError> {
+        self.row(caller, id).await?;
+        let mut items = Vec::new();
+        loop {
+            let after = items.last().map_or(0, |step: &TaskStep| step.sequence);
+            let steps = self.steps_after(caller, id, after).await?;
+            if steps.is_empty() {
+                return Ok(TaskSteps { items });
+            }
+            items.extend(steps);
+        }
+    }
+
+    /// Returns some of the steps after the step `after`.
+    pub(crate) async fn steps_after(
+        &self,
+        caller: &Caller,
+        id: TaskId,
+        after: i64,
+    ) -> Result<Vec<TaskStep>, OperationError> {
+        let rows = self.app.store.task_steps(caller.workspace, id, after, STEPS_READ).await?;
+        rows.iter().map(|row| self.step(row)).collect()
+    }
+
+    /// Returns a task as the API shows it.
+    pub(crate) fn view(&self, row: &TaskRow) -> Result<Task, OperationError> {
+        let content = journal::open_task(&self.app.vault, row).map_err(internal)?;
+        Ok(shown(row, content))
+    }
+
+    fn step(&self, row: &TaskStepRow) -> Result<TaskStep, OperationError> {
+        let content = journal::open_step(&self.app.vault, row).map_err(internal)?;
+        let mut step = TaskStep {
+            sequence: row.sequence,
+            kind: row.kind.as_str().to_owned(),
+            request_id: row.request_id,
+            tool: row.tool.clone(),
+            params: None,
+            status: row.status.clone(),
+            code: None,
+            message: None,
+            result: None,
+            text: None,
+            model: None,
+            usage: None,
+            started_at: row.started_at,
+            ended_at: row.ended_at,
+        };
+        match content {
+            StepContent::Round(round) => {
+                step.text = Some(round.message.text);
+                (step.model, step.usage) = (Some(round.model), Some(round.usage));
+            }
+            StepContent::Call(call) => {
+                step.params = Some((&call.params).into());
+                if let Some(outcome) = call.outcome {
+                    step.code = outcome.code.map(|code| code.as_str().to_owned());
+                    step.message = outcome.message;
+                    let result = outcome.data.as_deref().map(JsonText::parse).transpose();
+                    step.result = result.map_err(|error| OperationError::Internal(error.into()))?;
+                }
+            }
+        }
+        Ok(step)
+    }
+}
+
+/// Returns whether the caller sees the tasks and sessions of a bot.
+pub(crate) fn sees(caller: &Caller, bot: BotId) -> bool {
+    caller.kind != KeyKind::Bot || caller.bot == Some(bot)
+}
+
+/// Returns the bot to which a list is restricted, or `None` if the caller sees nothing of it.
+pub(crate) fn visible_bot(caller: &Caller, asked: Option<BotId>) -> Option<Option<BotId>> {
+    if caller.kind != KeyKind::Bot {
+        return Some(asked);
+    }
+    let own = caller.bot?;
+    asked.is_none_or(|asked| asked == own).then_some(Some(own))
+}
+
+pub(crate) fn internal(error: JournalError) -> OperationError {
+    OperationError::Internal(error.into())
+}
+
+fn shown(row: &TaskRow, content: TaskContent) -> Task {
+    let tokens = |tokens: i64| u64::try_from(tokens).unwrap_or(0);
+    Task {
+        id: row.id,
+        bot_id: row.bot_id,
+        session_id: row.session_id,
+        status: row.status.as_str().to_owned(),
+        code: row.code.clone(),
+        message: content.message,
+        instruction: content.instruction,
+        result: content.result,
+        steps: row.steps,
+        usage: TokenUsage { input_tokens: tokens(row.input_tokens), output_tokens: tokens(row.output_tokens) },
+        started_by: row.key_id,
+        created_at: row.created_at,
+        started_at: row.started_at,
+        ended_at: row.ended_at,
+    }
+}
+
+/// Returns the limits of a bot's tasks.
+fn limits_of(bot: &BotRow) -> TaskLimits {
+    // The limits were checked when they were saved.
+    bot.task_limits.as_ref().and_then(|limits| TaskLimits::deserialize(limits).ok()).unwrap_or_default()
+}
+
+/// Validates an input. Returns the limits of the task, which are at most those of its bot.
+fn checked(input: &NewTask, of_bot: &TaskLimits) -> Result<Limits, OperationError> {
+    let mut errors = Vec::new();
+    let mut add = |path: &str, message: String| errors.push(InputError { path: path.to_owned(), message });
+    let bytes = input.instruction.len();
+    if input.instruction.trim().is_empty() {
+        add("/instruction", "must not be empty".to_owned());
+    } else if bytes > INSTRUCTION_BYTES_MAX {
+        add("/instruction", format!("must have at most {INSTRUCTION_BYTES_MAX} bytes, but has {bytes}"));
+    }
+    if input.params.as_ref().is_some_and(|params| !params.is_object()) {
+        add("/params", "expected an object".to_owned());
+    } else if input.params.as_ref().is_some_and(|params| params.to_string().len() > PARAMS_BYTES_MAX) {
+        add("/params", format!("must have at most {PARAMS_BYTES_MAX} bytes of JSON"));
+    }
+    if input.session_id.is_some() && input.chat.is_some() {
+        add("/chat", "name a session or a conversation, not both".to_owned());
+    }
+    let (steps_max, wall_s_max) = (of_bot.steps.unwrap_or(STEPS), of_bot.wall_s.unwrap_or(WALL_S));
+    let TaskLimits { steps, tokens, credits, wall_s } = input.limits;
+    let (steps, wall_s) = (steps.unwrap_or(steps_max), wall_s.unwrap_or(wall_s_max));
+    if !(1..=steps_max).contains(&steps) {
+        add("/limits/steps", format!("must be from 1 to {steps_max}, the limit of the bot"));
+    }
+    if !(1..=wall_s_max).contains(&wall_s) {
+        add("/limits/wall_s", format!("must be from 1 to {wall_s_max}, the limit of the bot"));
+    }
+    let tokens_max = of_bot.tokens.unwrap_or(u64::MAX);
+    if tokens.is_some_and(|tokens| !(1..=tokens_max).contains(&tokens)) {
+        add("/limits/tokens", format!("must be from 1 to {tokens_max}, the limit of the bot"));
+    }
+    let credits_max = of_bot.credits.unwrap_or(f64::MAX);
+    if credits.is_some_and(|credits| !(credits > 0.0 && credits <= credits_max)) {
+        add("/limits/credits", "must be more than 0, and at most the limit of the bot".to_owned());
+    }
+    let (tokens, credits) = (tokens.or(of_bot.tokens), credits.or(of_bot.credits));
+    if !errors.is_empty() {
+        return Err(OperationError::Invalid(errors));
+    }
+    input.chat.as_ref().map_or(Ok(()), check_chat)?;
+    Ok(Limits { steps, tokens, credits, wall_s })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(value: serde_json::Value) -> Result<Limits, OperationError> {
+        checked(&serde_json::from_value(value).unwrap(), &TaskLimits::default())
+    }
+
+    #[test]
+    fn limits_have_defaults_and_bounds() {
+        let limits = input(serde_json::json!({ "instruction": "x" })).unwrap();
+        assert_eq!(limits, Limits { steps: STEPS, tokens: None, credits: None, wall_s: WALL_S });
+        for bad in [
+            serde_json::json!({ "instruction": " " }),
+            serde_json::json!({ "instruction": "x".repeat(INSTRUCTION_BYTES_MAX + 1) }),
+            serde_json::json!({ "instruction": "x", "params": [] }),
+            serde_json::json!({ "instruction": "x", "limits": { "steps": 0 } }),
+            serde_json::json!({ "instruction": "x", "limits": { "steps": STEPS + 1 } }),
+            serde_json::json!({ "instruction": "x", "limits": { "wall_s": 0 } }),
+            serde_json::json!({ "instruction": "x", "limits": { "tokens": 0 } }),
+            serde_json::json!({ "instruction": "x", "limits": { "credits": 0.0 } }),
+            serde_json::json!({ "instruction": "x", "chat": { "app_id": "", "user_id": "u", "chat_id": "c" } }),
+        ] {
+            assert!(matches!(input(bad.clone()), Err(OperationError::Invalid(_))), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_task_has_at_most_the_limits_of_its_bot() {
+        let of_bot = TaskLimits { steps: Some(100), tokens: Some(1000), credits: Some(2.0), wall_s: Some(7200) };
+        let limits = |limits: serde_json::Value| {
+            let input = serde_json::json!({ "instruction": "x", "limits": limits });
+            checked(&serde_json::from_value(input).unwrap(), &of_bot)
+        };
+        let own = limits(serde_json::json!({})).unwrap();
+        assert_eq!(own, Limits { steps: 100, tokens: Some(1000), credits: Some(2.0), wall_s: 7200 });
+        assert!(limits(serde_json::json!({ "steps": 100, "tokens": 1000, "credits": 2.0, "wall_s": 7200 })).is_ok());
+        for field in ["steps", "tokens", "credits", "wall_s"] {
+            let refused = limits(serde_json::json!({ field: 7201 }));
+            assert!(matches!(refused, Err(OperationError::Invalid(_))), "{field}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Tasks of bots and their steps.
+
+use monstrum_types::{BotId, JsonText, KeyId, RequestId, SessionId, TaskId, UtcMillis};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::bots::TaskLimits;
+use crate::list::lists;
+use crate::tools::Chat;
+
+/// A task: the work of a bot on one instruction.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Task {
+    pub id: TaskId,
+    pub bot_id: BotId,
+    pub session_id: SessionId,
+    /// `queued`, `running`, `completed`, `failed` or `cancelled`.
+    #[schema(example = "running")]
+    pub status: String,
+    /// Why the task failed: `steps`, `wall_clock`, `budget`, `stuck`, `model`, `model_output`, `context`,
+    /// `revoked` or `internal`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// What happened, if the task failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    pub instruction: String,
+    /// The answer of the bot, if the task is completed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
+    /// The number of steps that have ended.
+    pub steps: i64,
+    pub usage: TokenUsage,
+    /// The key that started the task.
+    pub started_by: KeyId,
+    pub created_at: UtcMillis,
+    pub started_at: Option<UtcMillis>,
+    pub ended_at: Option<UtcMillis>,
+}
+
+/// The tokens that rounds with models have used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TokenUsage {
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+}
+
+/// A step of a task: a round with a model, or a call of a tool.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct TaskStep {
+    /// The position of the step in its task, from 1.
+    pub sequence: i64,
+    /// `round` or `call`.
+    #[schema(example = "call")]
+    pub kind: String,
+    /// The call in the audit. Absent for a call that never reached the pipeline of calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<RequestId>,
+    /// The name of the tool, as the model wrote it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub params: Option<JsonText>,
+    /// The status of the call. Absent while the call waits or runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The result of the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub result: Option<JsonText>,
+    /// The text of the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// The model, as its server knows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<TokenUsage>,
+    pub started_at: UtcMillis,
+    pub ended_at: Option<UtcMillis>,
+}
+
+/// The steps of a task.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TaskSteps {
+    pub items: Vec<TaskStep>,
+}
+
+/// A task to start.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewTask {
+    /// What the bot is to do, at most 64 KiB.
+    pub instruction: String,
+    /// Data that the model reads below the instruction.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub params: Option<Value>,
+    /// The session in which the task is done. Without a session and a conversation, the task has a session of its own.
+    pub session_id: Option<SessionId>,
+    /// The conversation in whose session the task is done. The session is created if the conversation has none.
+    pub chat: Option<Chat>,
+    /// The limits, which must not exceed those of the bot.
+    #[serde(default)]
+    pub limits: TaskLimits,
+}
+
+lists! {
+    Task => TaskList "A page of tasks.",
+}

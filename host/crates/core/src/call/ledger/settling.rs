@@ -1,0 +1,90 @@
+//! Settles reservations. Each is settled by a task of its own, which no caller can cancel and which tries again while the
+//! database is unavailable.
+
+use std::time::Duration;
+
+use monstrum_store::{ReservationRow, Store, StoreError, Used};
+use monstrum_types::ReservationId;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// The interval between attempts to settle a reservation.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The tasks that settle reservations.
+pub(super) struct Settling {
+    store: Store,
+    tasks: TaskTracker,
+    closing: CancellationToken,
+}
+
+impl Settling {
+    pub(super) fn new(store: Store) -> Settling {
+        Settling { store, tasks: TaskTracker::new(), closing: CancellationToken::new() }
+    }
+
+    /// Settles a reservation with `used`, or as a whole. The returned future ends after the first attempt; dropping it
+    /// does not end the task.
+    pub(super) fn spawn(
+        &self,
+        runtime: &Handle,
+        id: ReservationId,
+        used: Option<Used>,
+    ) -> impl Future<Output = ()> + use<> {
+        let (tried, was_tried) = oneshot::channel();
+        let (store, closing) = (self.store.clone(), self.closing.clone());
+        let settle = async move {
+            let mut tried = Some(tried);
+            loop {
+                let is_done = is_settled(&store, id, used).await;
+                if let Some(tried) = tried.take() {
+                    // The caller may no longer wait.
+                    let _: Result<(), ()> = tried.send(());
+                }
+                if is_done || closing.run_until_cancelled(tokio::time::sleep(RETRY_INTERVAL)).await.is_none() {
+                    return;
+                }
+            }
+        };
+        self.tasks.spawn_on(settle, runtime);
+        async move {
+            // The task ends without a result only if the runtime is shut down.
+            let _: Result<(), _> = was_tried.await;
+        }
+    }
+
+    /// Settles reservations as a whole. Returns whether there were any.
+    pub(super) async fn settle_whole(&self, rows: &[ReservationRow]) -> Result<bool, StoreError> {
+        for row in rows {
+            self.store.settle(row.id, None).await?;
+            tracing::warn!(call.id = %row.request_id, model = row.model, "a round of a dead host was charged as a whole");
+        }
+        Ok(!rows.is_empty())
+    }
+
+    /// Waits until the tasks have ended. They make no further attempts.
+    pub(super) async fn shut_down(&self) {
+        self.closing.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+/// Tries to settle a reservation. Returns whether a further attempt is of no use.
+async fn is_settled(store: &Store, id: ReservationId, used: Option<Used>) -> bool {
+    match store.settle(id, used).await {
+        Ok(is_first) => {
+            if !is_first {
+                tracing::warn!(reservation.id = %id, "a reservation was already charged as a whole, or its workspace was deleted");
+            }
+            true
+        }
+        Err(error) => {
+            tracing::error!(%error, reservation.id = %id, "a reservation cannot be settled");
+            // A value that the database rejects stays rejected. The reservation is charged when it expires.
+            error.is_rejection()
+        }
+    }
+}

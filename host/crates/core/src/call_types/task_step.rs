@@ -1,0 +1,33 @@
+//! The connection of a call to the task whose step it is.
+
+use std::sync::Arc;
+
+use monstrum_store::StoreRow;
+use monstrum_types::CallOutcome;
+
+/// The step of a task that a call carries out.
+pub trait TaskStep: Send + Sync {
+    /// Returns the rows that record the end of the step. They are written in the transaction of the audit row of the call.
+    /// `has_started` says whether the row `started` of the call is on disk, so that the call may have had effects.
+    fn ended(&self, outcome: &CallOutcome, has_started: bool) -> Vec<StoreRow>;
+}
+
+/// The right of this host to carry out a task. Another host takes the task over when the right has ended.
+pub trait TaskLease: Send + Sync {
+    /// Returns whether the right is in force. A call of the task that has lost it sends nothing.
+    fn is_in_force(&self) -> bool;
+}
+
+/// The task to which a call belongs.
+#[derive(Clone)]
+pub struct TaskOfCall {
+    /// The step that the call carries out. Calls below it carry out no step.
+    pub step: Option<Arc<dyn TaskStep>>,
+    pub lease: Arc<dyn TaskLease>,
+}
+
+impl std::fmt::Debug for TaskOfCall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TaskOfCall")
+    }
+}

@@ -1,0 +1,284 @@
+//! Tasks of bots, their steps and their sessions.
+//!
+//! What a task and its steps contain is sealed. The other columns select rows. A task starts nothing by its row alone: its
+//! sealed record says which bot works on which instruction with which key, and is bound to the row.
+//!
+//! Each transaction of a turn names the claim of the task's wake, so that a host whose claim was replaced writes nothing.
+
+mod sessions;
+mod turn;
+
+use monstrum_types::{BotId, KeyId, RequestId, SessionId, TaskId, UtcMillis, WorkspaceId, words};
+
+use crate::db::{Session, args, from_row, retry};
+use crate::wakes::NewWake;
+use crate::{EventRow, Listed, Page, Store, StoreError};
+
+pub use sessions::{SessionFilter, SessionRow};
+pub use turn::{EndedStep, TaskEnd, TaskProgress};
+
+words! {
+    /// The status of a task.
+    pub enum TaskStatus {
+        /// No host has begun with the task.
+        Queued = "queued",
+        Running = "running",
+        Completed = "completed",
+        Failed = "failed",
+        Cancelled = "cancelled",
+    }
+}
+
+words! {
+    /// The kind of a step.
+    pub enum TaskStepKind {
+        /// An exchange with a model.
+        Round = "round",
+        /// A call of a tool.
+        Call = "call",
+    }
+}
+
+/// A row of `tasks`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskRow {
+    pub id: TaskId,
+    pub workspace_id: WorkspaceId,
+    pub bot_id: BotId,
+    pub session_id: SessionId,
+    pub status: TaskStatus,
+    /// Why the task failed.
+    pub code: Option<String>,
+    /// The key that started the task.
+    pub key_id: KeyId,
+    /// The number of steps that have ended.
+    pub steps: i64,
+    pub input_tokens: i64,
+    pub output_tokens: i64,
+    pub created_at: UtcMillis,
+    pub started_at: Option<UtcMillis>,
+    /// The time at which a caller asked to cancel the task.
+    pub cancelled_at: Option<UtcMillis>,
+    pub ended_at: Option<UtcMillis>,
+    /// The instruction, the limits and the result: a sealed record in its text form.
+    pub sealed: String,
+}
+
+from_row! {
+    TaskRow {
+        id, workspace_id, bot_id, session_id, status, code, key_id, steps, input_tokens, output_tokens, created_at,
+        started_at, cancelled_at, ended_at, sealed,
+    }
+}
+
+/// A row of `task_steps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskStepRow {
+    pub task_id: TaskId,
+    /// The position of the step in its task, from 1.
+    pub sequence: i64,
+    pub workspace_id: WorkspaceId,
+    pub kind: TaskStepKind,
+    /// The call of the step in the audit; `None` for a call that never reached the pipeline.
+    pub request_id: Option<RequestId>,
+    /// The name of the tool, as the model wrote it; `None` for a round.
+    pub tool: Option<String>,
+    /// The effect of the tool when the call was planned.
+    pub effect: Option<String>,
+    /// The status of the call or round; `None` for a call that has not ended.
+    pub status: Option<String>,
+    pub started_at: UtcMillis,
+    pub ended_at: Option<UtcMillis>,
+    /// What was asked and answered: a sealed record in its text form.
+    pub sealed: String,
+}
+
+from_row! {
+    TaskStepRow {
+        task_id, sequence, workspace_id, kind, request_id, tool, effect, status, started_at, ended_at, sealed,
+    }
+}
+
+/// A filter for a list of tasks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TaskFilter {
+    pub bot: Option<BotId>,
+    pub status: Option<TaskStatus>,
+    pub session: Option<SessionId>,
+}
+
+/// The maximum numbers of tasks that have not ended.
+#[derive(Clone, Copy, Debug)]
+pub struct TasksMax {
+    pub of_workspace: i64,
+}
+
+/// The result of inserting a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InsertedTask {
+    Inserted,
+    /// The session has a task that has not ended, or another request has just begun a session of the conversation.
+    Busy,
+    /// The session has expired or was deleted.
+    NoSession,
+    /// The workspace has too many tasks that have not ended.
+    Full,
+}
+
+/// A session that is inserted with its first task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewSession {
+    pub row: SessionRow,
+    /// The event `session.created`.
+    pub created: EventRow,
+    /// The session of the conversation that has expired, if there is one.
+    pub after: Option<SessionId>,
+}
+
+/// The columns of a task, in the order in which they are selected.
+macro_rules! task_columns {
+    () => {
+        "id, workspace_id, bot_id, session_id, status, code, key_id, steps, input_tokens, output_tokens, created_at, \
+         started_at, cancelled_at, ended_at, sealed"
+    };
+}
+
+/// Selects tasks.
+macro_rules! select_tasks {
+    ($rest:expr) => {
+        concat!("select ", task_columns!(), " from tasks ", $rest)
+    };
+}
+pub(crate) use {select_tasks, task_columns};
+
+const BY_ID: &str = select_tasks!("where workspace_id = $1 and id = $2");
+const PAGE: &str = select_tasks!(
+    "where workspace_id = $1 and ($2 is null or bot_id = $2) and ($3 is null or status = $3) \
+     and ($4 is null or session_id = $4) and ($5 = '' or id < $5) order by id desc limit $6"
+);
+const EARLIER: &str = select_tasks!(
+    "where workspace_id = $1 and session_id = $2 and id < $3 and ended_at is not null order by id desc limit $4"
+);
+const INSERT: &str = concat!(
+    "insert into tasks (",
+    task_columns!(),
+    ") select $1, workspace_id, id, $4, $5, cast($6 as text), $7, cast($8 as bigint), cast($9 as bigint), \
+     cast($10 as bigint), cast($11 as bigint), cast($12 as bigint), cast($13 as bigint), cast($14 as bigint), $15 \
+     from bots where workspace_id = $2 and id = $3"
+);
+const UNENDED_OF_WORKSPACE: &str = "select count(*) as value from tasks where workspace_id = $1 and ended_at is null";
+const EXISTS: &str = "select count(*) as value from tasks where id = $1";
+const CANCEL: &str = "update tasks set cancelled_at = $3 \
+                      where workspace_id = $1 and id = $2 and ended_at is null and cancelled_at is null";
+const STEPS: &str = "select task_id, sequence, workspace_id, kind, request_id, tool, effect, status, started_at, \
+                     ended_at, sealed from task_steps where workspace_id = $1 and task_id = $2 and sequence > $3 \
+                     order by sequence limit $4";
+const FORGET: &str = "delete from tasks where ended_at < $1";
+
+impl TaskRow {
+    async fn insert(&self, session: &mut Session) -> Result<bool, StoreError> {
+        let values = args![
+            self.id,
+            self.workspace_id,
+            self.bot_id,
+            self.session_id,
+            self.status.as_str(),
+            &self.code,
+            self.key_id,
+            self.steps,
+            self.input_tokens,
+            self.output_tokens,
+            self.created_at,
+            self.started_at,
+            self.cancelled_at,
+            self.ended_at,
+            &self.sealed,
+        ];
+        Ok(session.run(INSERT, values).await? > 0)
+    }
+}
+
+impl Store {
+    /// Inserts a task with its wake and, if its session is new, with the session.
+    pub async fn insert_task(
+        &self,
+        row: &TaskRow,
+        new: Option<&NewSession>,
+        wake: &NewWake,
+        max: TasksMax,
+    ) -> Result<InsertedTask, StoreError> {
+        let inserted = retry!(async {
+            let mut session = self.db.write().await?;
+            let unended: Option<i64> = session.one(UNENDED_OF_WORKSPACE, args![row.workspace_id]).await?;
+            if unended.unwrap_or(i64::MAX) >= max.of_workspace {
+                return Ok(InsertedTask::Full);
+            }
+            match new {
+                Some(new) => sessions::begin(&mut session, new).await?,
+                None if !sessions::touch(&mut session, row).await? => return Ok(InsertedTask::NoSession),
+                None => {}
+            }
+            if !row.insert(&mut session).await? || !wake.write(&mut session).await? {
+                return Err(StoreError::UnknownReference);
+            }
+            session.commit().await?;
+            Ok(InsertedTask::Inserted)
+        });
+        match inserted {
+            // The unique indexes of open sessions and of tasks that have not ended.
+            Err(StoreError::Conflict { .. }) => Ok(InsertedTask::Busy),
+            inserted => inserted,
+        }
+    }
+
+    /// Returns the task with this id in the workspace.
+    pub async fn task(&self, workspace: WorkspaceId, id: TaskId) -> Result<Option<TaskRow>, StoreError> {
+        self.db.one(BY_ID, args![workspace, id]).await
+    }
+
+    /// Returns whether a task of any workspace has this id.
+    pub async fn is_task(&self, id: TaskId) -> Result<bool, StoreError> {
+        let found: Option<i64> = self.db.one(EXISTS, args![id]).await?;
+        Ok(found.is_some_and(|found| found > 0))
+    }
+
+    /// Returns a page of the tasks in a workspace that match the filter, newest first.
+    pub async fn tasks(
+        &self,
+        workspace: WorkspaceId,
+        filter: TaskFilter,
+        page: &Page<TaskId>,
+    ) -> Result<Listed<TaskRow, TaskId>, StoreError> {
+        let TaskFilter { bot, status, session } = filter;
+        let status = status.map(TaskStatus::as_str);
+        let after = page.after();
+        let values = args![workspace, bot, status, session, &after, page.rows()];
+        Ok(page.of(self.db.all(PAGE, values).await?, |row: &TaskRow| row.id))
+    }
+
+    /// Returns the ended tasks of a session before a task, newest first.
+    pub async fn earlier_tasks(&self, of: &TaskRow, limit: u32) -> Result<Vec<TaskRow>, StoreError> {
+        self.db.all(EARLIER, args![of.workspace_id, of.session_id, of.id, i64::from(limit)]).await
+    }
+
+    /// Returns the steps of a task after the step `after`, in their order.
+    pub async fn task_steps(
+        &self,
+        workspace: WorkspaceId,
+        task: TaskId,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<TaskStepRow>, StoreError> {
+        self.db.all(STEPS, args![workspace, task, after, i64::from(limit)]).await
+    }
+
+    /// Records that a task is to be cancelled. Returns `false` if it has ended, is being cancelled or does not exist.
+    pub async fn cancel_task(&self, workspace: WorkspaceId, id: TaskId, now: UtcMillis) -> Result<bool, StoreError> {
+        Ok(self.db.run(CANCEL, args![workspace, id, now]).await? > 0)
+    }
+
+    /// Deletes the tasks that ended before a time, with their steps. Returns the number of tasks.
+    pub async fn forget_tasks(&self, before: UtcMillis) -> Result<u64, StoreError> {
+        self.db.run(FORGET, args![before]).await
+    }
+}

@@ -1,0 +1,121 @@
+//! Sessions: the tasks of one conversation.
+
+use monstrum_types::{BotId, SessionId, UtcMillis, WorkspaceId};
+
+use super::{NewSession, TaskRow};
+use crate::db::{Session, args, from_row, retry};
+use crate::{Listed, Page, Store, StoreError};
+
+/// A row of `sessions`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionRow {
+    pub id: SessionId,
+    pub workspace_id: WorkspaceId,
+    pub bot_id: BotId,
+    /// The conversation.
+    pub app_id: String,
+    pub user_id: String,
+    pub chat_id: String,
+    pub created_at: UtcMillis,
+    /// The time of the last task.
+    pub used_at: UtcMillis,
+    /// The time at which the session expired.
+    pub expired_at: Option<UtcMillis>,
+}
+
+from_row! { SessionRow { id, workspace_id, bot_id, app_id, user_id, chat_id, created_at, used_at, expired_at } }
+
+/// A filter for a list of sessions.
+#[derive(Clone, Debug, Default)]
+pub struct SessionFilter {
+    pub bot: Option<BotId>,
+    pub app: Option<String>,
+    pub user: Option<String>,
+}
+
+macro_rules! select {
+    ($rest:expr) => {
+        concat!(
+            "select id, workspace_id, bot_id, app_id, user_id, chat_id, created_at, used_at, expired_at from sessions ",
+            $rest
+        )
+    };
+}
+
+const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
+const PAGE: &str = select!(
+    "where workspace_id = $1 and ($2 is null or bot_id = $2) and ($3 is null or app_id = $3) \
+     and ($4 is null or user_id = $4) and ($5 = '' or id < $5) order by id desc limit $6"
+);
+const OPEN_OF_CHAT: &str = select!("where workspace_id = $1 and app_id = $2 and chat_id = $3 and expired_at is null");
+const INSERT: &str = "\
+    insert into sessions (id, workspace_id, bot_id, app_id, user_id, chat_id, created_at, used_at, expired_at) \
+    select $1, workspace_id, id, $4, $5, $6, cast($7 as bigint), cast($7 as bigint), null from bots \
+    where workspace_id = $2 and id = $3";
+const USE: &str = "update sessions set used_at = $4 \
+                   where id = $1 and workspace_id = $2 and bot_id = $3 and expired_at is null";
+const EXPIRE: &str = "update sessions set expired_at = $2 where id = $1 and expired_at is null";
+const DELETE: &str = "\
+    delete from sessions where workspace_id = $1 and id = $2 \
+    and not exists (select 1 from tasks where session_id = $2 and ended_at is null)";
+
+/// Inserts a session, after the one that it replaces has expired.
+pub(super) async fn begin(session: &mut Session, new: &NewSession) -> Result<(), StoreError> {
+    let NewSession { row, created, after } = new;
+    if let Some(after) = after {
+        session.run(EXPIRE, args![*after, row.created_at]).await?;
+    }
+    let SessionRow { id, workspace_id, bot_id, app_id, user_id, chat_id, created_at, .. } = row;
+    let values = args![*id, *workspace_id, *bot_id, app_id, user_id, chat_id, *created_at];
+    if session.run(INSERT, values).await? == 0 {
+        return Err(StoreError::UnknownReference);
+    }
+    created.insert(session).await?;
+    Ok(())
+}
+
+/// Records that a session has a new task. Returns `false` if the session has expired or does not exist.
+pub(super) async fn touch(session: &mut Session, task: &TaskRow) -> Result<bool, StoreError> {
+    let values = args![task.session_id, task.workspace_id, task.bot_id, task.created_at];
+    Ok(session.run(USE, values).await? > 0)
+}
+
+impl Store {
+    /// Returns the session with this id in the workspace.
+    pub async fn session(&self, workspace: WorkspaceId, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
+        self.db.one(BY_ID, args![workspace, id]).await
+    }
+
+    /// Returns a page of the sessions in a workspace that match the filter, newest first.
+    pub async fn sessions(
+        &self,
+        workspace: WorkspaceId,
+        filter: &SessionFilter,
+        page: &Page<SessionId>,
+    ) -> Result<Listed<SessionRow, SessionId>, StoreError> {
+        let SessionFilter { bot, app, user } = filter;
+        let after = page.after();
+        let values = args![workspace, *bot, app, user, &after, page.rows()];
+        Ok(page.of(self.db.all(PAGE, values).await?, |row: &SessionRow| row.id))
+    }
+
+    /// Returns the session of a conversation that has not expired.
+    pub async fn session_of_chat(
+        &self,
+        workspace: WorkspaceId,
+        app: &str,
+        chat: &str,
+    ) -> Result<Option<SessionRow>, StoreError> {
+        self.db.one(OPEN_OF_CHAT, args![workspace, app, chat]).await
+    }
+
+    /// Deletes a session with its tasks, unless a task of it has not ended. Returns whether it was deleted.
+    pub async fn delete_session(&self, workspace: WorkspaceId, id: SessionId) -> Result<bool, StoreError> {
+        retry!(async {
+            let mut session = self.db.write().await?;
+            let deleted = session.run(DELETE, args![workspace, id]).await?;
+            session.commit().await?;
+            Ok(deleted > 0)
+        })
+    }
+}

@@ -1,0 +1,164 @@
+//! The transactions of a task's turn.
+
+use monstrum_types::{RequestId, TaskId, UtcMillis, WakeClaimId, WakeKey, WorkspaceId};
+
+use super::{TaskRow, TaskStatus, TaskStepRow, select_tasks, task_columns};
+use crate::db::{Arg, Session, args, retry, values};
+use crate::wakes::{AfterTurn, WakeClaim, confirm_claim, end_turn};
+use crate::{EventRow, Store, StoreError};
+
+/// What a round adds to its task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskProgress {
+    pub task_id: TaskId,
+    pub input_tokens: i64,
+    pub output_tokens: i64,
+    /// The round and its calls.
+    pub steps: Vec<TaskStepRow>,
+}
+
+/// The end of a step that is a call. It is written in the transaction of the audit row of the call, if there is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedStep {
+    pub task_id: TaskId,
+    pub sequence: i64,
+    /// The claim of the task's wake. The end is not written if the claim was replaced.
+    pub wake: WakeKey,
+    pub claim: WakeClaimId,
+    pub status: String,
+    pub ended_at: UtcMillis,
+    pub sealed: String,
+}
+
+/// The end of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskEnd {
+    pub task_id: TaskId,
+    pub status: TaskStatus,
+    pub code: Option<String>,
+    pub ended_at: UtcMillis,
+    pub sealed: String,
+}
+
+const OF_TURN: &str = select_tasks!("where id = $1 and ended_at is null");
+const BEGIN: &str = "update tasks set status = 'running', started_at = coalesce(started_at, cast($2 as bigint)) \
+                     where id = $1 and ended_at is null";
+const PROGRESS: &str = "update tasks set steps = steps + 1, input_tokens = input_tokens + $2, \
+                        output_tokens = output_tokens + $3 where id = $1 and ended_at is null";
+const INSERT_STEP: &str = "\
+    insert into task_steps (task_id, sequence, workspace_id, kind, request_id, tool, effect, status, started_at, \
+    ended_at, sealed) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+const END_STEP: &str = "\
+    update task_steps set status = $3, ended_at = $4, sealed = $5 where task_id = $1 and sequence = $2 \
+    and ended_at is null and exists (select 1 from wakes where key = $6 and claim_id = $7)";
+const COUNT_STEP: &str = "update tasks set steps = steps + 1 where id = $1";
+const END: &str = "update tasks set status = $2, code = $3, ended_at = $4, sealed = $5 \
+                   where id = $1 and ended_at is null";
+const HAS_STARTED: &str = "select count(*) as value from audit_rows \
+                           where workspace_id = $1 and request_id = $2 and kind = 'started'";
+
+impl EndedStep {
+    /// Returns the statements that write the end. The second runs only if the first has changed a row.
+    pub(crate) fn statements(&self) -> [(&'static str, Vec<Arg<'_>>); 2] {
+        let EndedStep { task_id, sequence, wake, claim, status, ended_at, sealed } = self;
+        [
+            (END_STEP, values![task_id, *sequence, status, *ended_at, sealed, wake, claim]),
+            (COUNT_STEP, values![task_id]),
+        ]
+    }
+}
+
+impl TaskStepRow {
+    async fn insert(&self, session: &mut Session) -> Result<(), StoreError> {
+        let values = args![
+            self.task_id,
+            self.sequence,
+            self.workspace_id,
+            self.kind.as_str(),
+            self.request_id,
+            &self.tool,
+            &self.effect,
+            &self.status,
+            self.started_at,
+            self.ended_at,
+            &self.sealed,
+        ];
+        session.run(INSERT_STEP, values).await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Begins a turn of a task. Returns `None` if the task has ended or does not exist. Fails with
+    /// [`StoreError::LostClaim`] if the claim was replaced.
+    pub async fn begin_task_turn(
+        &self,
+        claim: &WakeClaim,
+        id: TaskId,
+        now: UtcMillis,
+    ) -> Result<Option<TaskRow>, StoreError> {
+        retry!(async {
+            let mut session = self.db.write().await?;
+            confirm_claim(&mut session, claim).await?;
+            session.run(BEGIN, args![id, now]).await?;
+            let row: Option<TaskRow> = session.one(OF_TURN, args![id]).await?;
+            session.commit().await?;
+            Ok(row)
+        })
+    }
+
+    /// Writes a round that has ended, with the calls that it asks for. Returns `false` if the task has ended or was
+    /// deleted.
+    pub async fn advance_task(&self, claim: &WakeClaim, progress: &TaskProgress) -> Result<bool, StoreError> {
+        retry!(async {
+            let mut session = self.db.write().await?;
+            confirm_claim(&mut session, claim).await?;
+            let values = args![progress.task_id, progress.input_tokens, progress.output_tokens];
+            if session.run(PROGRESS, values).await? == 0 {
+                return Ok(false);
+            }
+            for step in &progress.steps {
+                step.insert(&mut session).await?;
+            }
+            session.commit().await?;
+            Ok(true)
+        })
+    }
+
+    /// Writes the ends of calls that the pipeline did not run.
+    pub async fn end_task_steps(&self, ends: &[EndedStep]) -> Result<(), StoreError> {
+        retry!(async {
+            let mut session = self.db.write().await?;
+            for end in ends {
+                let [(end_step, values), (count, counted)] = end.statements();
+                if session.run(end_step, &values).await? > 0 {
+                    session.run(count, &counted).await?;
+                }
+            }
+            session.commit().await
+        })
+    }
+
+    /// Ends a task, and its turn with it.
+    pub async fn end_task(&self, claim: &WakeClaim, end: &TaskEnd, event: &EventRow) -> Result<AfterTurn, StoreError> {
+        retry!(async {
+            let mut session = self.db.write().await?;
+            let TaskEnd { task_id, status, code, ended_at, sealed } = end;
+            let values = args![*task_id, status.as_str(), code, *ended_at, sealed];
+            if session.run(END, values).await? > 0 {
+                event.insert(&mut session).await?;
+            }
+            let after = end_turn(&mut session, claim, None).await?;
+            session.commit().await?;
+            Ok(after)
+        })
+    }
+
+    /// Returns whether the audit has a row `started` of a call. That row is on disk before the first byte of the call
+    /// leaves the host.
+    pub async fn has_started(&self, workspace: WorkspaceId, request: RequestId) -> Result<bool, StoreError> {
+        let values = args![workspace.as_bytes().as_slice(), request.as_bytes().as_slice()];
+        let started: Option<i64> = self.db.one(HAS_STARTED, values).await?;
+        Ok(started.is_none_or(|started| started > 0))
+    }
+}

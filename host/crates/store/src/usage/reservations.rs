@@ -1,0 +1,186 @@
+//! Reservations of rounds. A row of `reservations` takes room in the budgets of its subjects until the round is settled.
+
+use monstrum_types::{AppUser, BotId, RequestId, ReservationId, UtcMillis, WorkspaceId};
+
+use super::{ADD_ROW, ADD_TOTALS, Account, Counters, LOCK, LOCK_OF_BOT, Payer, Spent};
+use crate::db::{Session, args, from_row, retry};
+use crate::{Store, StoreError};
+
+/// A row of `reservations`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReservationRow {
+    pub id: ReservationId,
+    pub workspace_id: WorkspaceId,
+    pub bot_id: BotId,
+    /// The [key](AppUser::key) of the user; empty without a user.
+    pub user_key: String,
+    /// The task; empty without a task.
+    pub task_id: String,
+    pub request_id: RequestId,
+    /// The model as `resource/model`.
+    pub model: String,
+    /// The month in UTC, such as `2026-11`.
+    pub month: String,
+    pub tokens_input: i64,
+    pub tokens_output: i64,
+    pub credits_millionths: i64,
+    /// The host that runs the round.
+    pub node: String,
+    /// The time after which the host is considered dead.
+    pub expires_at: UtcMillis,
+}
+
+from_row! {
+    ReservationRow {
+        id, workspace_id, bot_id, user_key, task_id, request_id, model, month, tokens_input, tokens_output,
+        credits_millionths, node, expires_at,
+    }
+}
+
+/// What a round has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    pub tokens_input: i64,
+    pub tokens_output: i64,
+    pub credits_millionths: i64,
+    pub is_estimated: bool,
+}
+
+const INSERT: &str = "insert into reservations (id, workspace_id, bot_id, user_key, task_id, request_id, model, month, \
+    tokens_input, tokens_output, credits_millionths, node, expires_at) \
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+const DELETE: &str = "delete from reservations where id = $1";
+macro_rules! select {
+    ($rest:literal) => {
+        concat!(
+            "select id, workspace_id, bot_id, user_key, task_id, request_id, model, month, tokens_input, tokens_output, \
+             credits_millionths, node, expires_at from reservations ",
+            $rest,
+        )
+    };
+}
+const BY_ID: &str = select!("where id = $1");
+const LOST: &str = select!("where (node = $1 or expires_at <= $2) order by id limit $3");
+const EXPIRED: &str = select!("where expires_at <= $1 order by id limit $2");
+
+impl ReservationRow {
+    /// Returns the use of the whole reservation.
+    #[must_use]
+    pub fn whole(&self) -> Used {
+        Used {
+            tokens_input: self.tokens_input,
+            tokens_output: self.tokens_output,
+            credits_millionths: self.credits_millionths,
+            is_estimated: true,
+        }
+    }
+}
+
+impl Store {
+    /// Reserves room for a round. `decide` receives what the workspace, the bot and the user have spent and reserved, and
+    /// returns a result with the row to insert, or the reason for which there is no room. No other charge or reservation
+    /// of the workspace takes place between the reads and the insert. Returns `None` if the bot does not exist.
+    pub async fn reserve<T, R>(
+        &self,
+        (workspace, bot, user): (WorkspaceId, BotId, Option<&AppUser>),
+        month: &str,
+        decide: impl Fn([Spent; 3]) -> Result<(T, ReservationRow), R>,
+    ) -> Result<Option<Result<T, R>>, StoreError> {
+        retry!(async {
+            let mut session = self.db.write().await?;
+            if session.run(LOCK_OF_BOT, args![workspace, bot, month]).await? == 0 {
+                return Ok(None);
+            }
+            let of_user = match user {
+                Some(user) => session.spent(workspace, &Payer::User(user.clone()), month).await?,
+                None => Spent::default(),
+            };
+            let of_workspace = session.spent(workspace, &Payer::Workspace, month).await?;
+            let of_bot = session.spent(workspace, &Payer::Bot(bot), month).await?;
+            match decide([of_workspace, of_bot, of_user]) {
+                Ok((decided, row)) => {
+                    session.insert_reservation(&row).await?;
+                    session.commit().await?;
+                    Ok(Some(Ok(decided)))
+                }
+                Err(refused) => Ok(Some(Err(refused))),
+            }
+        })
+    }
+
+    /// Deletes a reservation, and charges what its round has used: `used`, or the whole reservation. The usage is charged
+    /// regardless of budgets. Returns false if the reservation has already been settled.
+    pub async fn settle(&self, id: ReservationId, used: Option<Used>) -> Result<bool, StoreError> {
+        retry!(async {
+            let mut session = self.db.write().await?;
+            let Some(row): Option<ReservationRow> = session.one(BY_ID, args![id]).await? else { return Ok(false) };
+            session.run(LOCK, args![row.workspace_id, &row.month]).await?;
+            if session.run(DELETE, args![id]).await? == 0 {
+                return Ok(false);
+            }
+            session.charge_round(&row, used.unwrap_or_else(|| row.whole())).await?;
+            session.commit().await?;
+            Ok(true)
+        })
+    }
+
+    /// Returns up to `limit` reservations that the host `node` has made, or that have expired.
+    pub async fn lost_reservations(
+        &self,
+        node: &str,
+        now: UtcMillis,
+        limit: u32,
+    ) -> Result<Vec<ReservationRow>, StoreError> {
+        self.db.all(LOST, args![node, now, i64::from(limit)]).await
+    }
+
+    /// Returns up to `limit` reservations that have expired.
+    pub async fn expired_reservations(&self, now: UtcMillis, limit: u32) -> Result<Vec<ReservationRow>, StoreError> {
+        self.db.all(EXPIRED, args![now, i64::from(limit)]).await
+    }
+}
+
+impl Session {
+    async fn insert_reservation(&mut self, row: &ReservationRow) -> Result<(), StoreError> {
+        let ReservationRow { id, workspace_id, bot_id, user_key, task_id, request_id, model, month, .. } = row;
+        let args = args![
+            id,
+            workspace_id,
+            bot_id,
+            user_key,
+            task_id,
+            request_id,
+            model,
+            month,
+            row.tokens_input,
+            row.tokens_output,
+            row.credits_millionths,
+            &row.node,
+            row.expires_at,
+        ];
+        self.run(INSERT, args).await.map(drop)
+    }
+
+    async fn charge_round(&mut self, row: &ReservationRow, used: Used) -> Result<(), StoreError> {
+        let account = Account {
+            workspace_id: row.workspace_id,
+            bot_id: row.bot_id,
+            user_key: &row.user_key,
+            task_id: &row.task_id,
+            model: &row.model,
+            month: &row.month,
+        };
+        let counters = Counters {
+            tokens: used.tokens_input.saturating_add(used.tokens_output),
+            tokens_input: used.tokens_input,
+            tokens_output: used.tokens_output,
+            credits_millionths: used.credits_millionths,
+            rounds: 1,
+            rounds_estimated: i64::from(used.is_estimated),
+            calls: 0,
+        };
+        self.run(ADD_TOTALS, &account.totals(&counters)).await?;
+        self.run(ADD_ROW, &account.row(&counters)).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! The events of a task as server-sent events.
+
+use std::convert::Infallible;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use axum::response::IntoResponse;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures::stream;
+use http::{HeaderMap, HeaderName};
+use monstrum_agent::{Following, TaskEvent, Tasks};
+use monstrum_core::operations::Caller;
+use monstrum_types::TaskId;
+
+use crate::gateway::http::problem::Problem;
+use crate::gateway::http::streams::{StreamPlace, Streams};
+
+/// The maximum number of concurrent streams. Each stream reads the database once a second.
+const STREAMS_MAX: usize = 1024;
+/// The maximum number of concurrent streams of one key. Agents follow many tasks with one key.
+const STREAMS_OF_KEY_MAX: usize = 256;
+static STREAMS: LazyLock<Streams> = LazyLock::new(|| Streams::new(STREAMS_OF_KEY_MAX, STREAMS_MAX));
+/// The interval of comments in a silent stream, shorter than the time-outs of common proxies.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const LAST_EVENT_ID: &str = "last-event-id";
+/// Tells nginx not to hold events back.
+const UNBUFFERED: (HeaderName, &str) = (HeaderName::from_static("x-accel-buffering"), "no");
+
+/// Returns the events of a task, after the step that the client has received last.
+pub(super) async fn events(
+    tasks: Arc<Tasks>,
+    caller: Caller,
+    id: TaskId,
+    headers: &HeaderMap,
+    after: Option<&str>,
+) -> Result<impl IntoResponse + use<>, Problem> {
+    let after = match headers.get(LAST_EVENT_ID) {
+        Some(id) => position(LAST_EVENT_ID, id.to_str().ok())?,
+        None => after.map_or(Ok(0), |after| position("after", Some(after)))?,
+    };
+    let place = STREAMS.enter(caller.key)?;
+    let request = caller.request.to_string();
+    let following = tasks.follow(caller, id, after).await?;
+    let events = Events { following, request, has_failed: false, _place: place };
+    let events = stream::unfold(events, |mut events| async move {
+        events.next().await.map(|event| (Ok::<Event, Infallible>(event), events))
+    });
+    Ok(([UNBUFFERED], Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))))
+}
+
+fn position(name: &str, text: Option<&str>) -> Result<i64, Problem> {
+    let position = text.and_then(|text| text.parse().ok()).filter(|position| *position >= 0);
+    position.ok_or_else(|| Problem::invalid_at(name, "expected the position of a step"))
+}
+
+struct Events {
+    following: Following,
+    request: String,
+    has_failed: bool,
+    _place: StreamPlace,
+}
+
+impl Events {
+    async fn next(&mut self) -> Option<Event> {
+        if self.has_failed {
+            return None;
+        }
+        match self.following.next().await {
+            Ok(event) => event.map(|event| sent(&event)),
+            Err(error) => {
+                self.has_failed = true;
+                Some(Event::default().event("error").data(Problem::from(error).text(&self.request)))
+            }
+        }
+    }
+}
+
+fn sent(event: &TaskEvent) -> Event {
+    let text = serde_json::to_string(event).expect("an event of a task is plain JSON");
+    let sent = Event::default().event(event.name()).data(text);
+    match event.sequence() {
+        Some(sequence) => sent.id(sequence.to_string()),
+        None => sent,
+    }
+}

@@ -1,0 +1,73 @@
+-- Sessions: the tasks of one conversation.
+create table sessions (
+    id text collate "C" primary key,
+    workspace_id text collate "C" not null references workspaces (id) on delete cascade,
+    bot_id text collate "C" not null,
+    app_id text collate "C" not null,
+    user_id text collate "C" not null,
+    chat_id text collate "C" not null,
+    -- In milliseconds since 1970.
+    created_at bigint not null,
+    used_at bigint not null,
+    expired_at bigint,
+    foreign key (bot_id, workspace_id) references bots (id, workspace_id) on delete cascade
+);
+-- A conversation has one open session.
+create unique index sessions_workspace_id_app_id_chat_id_key on sessions (workspace_id, app_id, chat_id)
+    where expired_at is null;
+create index sessions_bot on sessions (bot_id);
+create index sessions_page on sessions (workspace_id, id);
+
+-- Tasks. The sealed record has the instruction, the key and the limits, so that a row that is added with SQL starts nothing.
+create table tasks (
+    id text collate "C" primary key,
+    workspace_id text collate "C" not null references workspaces (id) on delete cascade,
+    bot_id text collate "C" not null,
+    session_id text collate "C" not null references sessions (id) on delete cascade,
+    status text collate "C" not null check (status in ('queued', 'running', 'completed', 'failed', 'cancelled')),
+    -- Why the task failed.
+    code text collate "C",
+    -- The key that started the task. The key may have been deleted.
+    key_id text collate "C" not null,
+    -- The number of steps that have ended, and the tokens of the rounds.
+    steps bigint not null,
+    input_tokens bigint not null,
+    output_tokens bigint not null,
+    -- In milliseconds since 1970.
+    created_at bigint not null,
+    started_at bigint,
+    -- The time at which a caller asked to cancel the task.
+    cancelled_at bigint,
+    ended_at bigint,
+    -- The instruction, the limits and the result, encrypted with the master key.
+    sealed text collate "C" not null,
+    foreign key (bot_id, workspace_id) references bots (id, workspace_id) on delete cascade
+);
+-- A session runs one task at a time.
+create unique index tasks_session_id_key on tasks (session_id) where ended_at is null;
+create index tasks_page on tasks (workspace_id, id);
+create index tasks_bot on tasks (bot_id, id);
+create index tasks_session on tasks (session_id, id);
+create index tasks_unended on tasks (workspace_id) where ended_at is null;
+create index tasks_ended on tasks (ended_at) where ended_at is not null;
+
+-- The steps of tasks: rounds with models and calls of tools.
+create table task_steps (
+    task_id text collate "C" not null references tasks (id) on delete cascade,
+    sequence bigint not null,
+    workspace_id text collate "C" not null,
+    kind text collate "C" not null check (kind in ('round', 'call')),
+    -- The call in the audit; null for a call that never reached the pipeline.
+    request_id text collate "C",
+    -- The name of the tool, as the model wrote it.
+    tool text collate "C",
+    -- The effect of the tool when the call was planned.
+    effect text collate "C",
+    -- Null for a call that has not ended.
+    status text collate "C",
+    started_at bigint not null,
+    ended_at bigint,
+    -- What was asked and answered, encrypted with the master key.
+    sealed text collate "C" not null,
+    primary key (task_id, sequence)
+);

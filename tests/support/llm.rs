@@ -1,0 +1,229 @@
+//! A scripted server with OpenAI's Chat Completions. It records all requests and gives the prepared answers in order.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Result;
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::response::Response;
+use futures::StreamExt as _;
+use futures::stream;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::Recorded;
+
+/// The maximum size of a recorded body, in bytes.
+const BODY_BYTES_MAX: usize = 32 << 20;
+
+/// A running server. Dropping the value stops it.
+pub struct FakeLlm {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+/// A prepared answer.
+#[derive(Clone, Debug)]
+pub struct LlmReply {
+    status: u16,
+    headers: Vec<(String, String)>,
+    chunks: Vec<Bytes>,
+    after: After,
+}
+
+/// What follows the chunks of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    /// The body ends.
+    End,
+    /// The body stays open without another byte.
+    Silence,
+    /// The connection breaks.
+    Break,
+}
+
+struct Shared {
+    replies: Mutex<VecDeque<LlmReply>>,
+    requests: Mutex<Vec<Recorded>>,
+    /// The number of bodies that are being sent.
+    open: watch::Sender<usize>,
+}
+
+impl LlmReply {
+    /// Creates an answer with any body.
+    #[must_use]
+    pub fn text(status: u16, content_type: &str, body: &str) -> Self {
+        let headers = vec![("content-type".to_owned(), content_type.to_owned())];
+        LlmReply { status, headers, chunks: vec![Bytes::from(body.to_owned())], after: After::End }
+    }
+
+    /// Creates an answer with a JSON body.
+    #[must_use]
+    pub fn json(status: u16, body: &Value) -> Self {
+        LlmReply::text(status, "application/json", &body.to_string())
+    }
+
+    /// Creates a stream of these chunks, each in a piece of its own, without an end of the stream.
+    #[must_use]
+    pub fn chunks(chunks: &[Value]) -> Self {
+        let event = |chunk: &Value| Bytes::from(format!("data: {chunk}\n\n"));
+        LlmReply { chunks: chunks.iter().map(event).collect(), ..LlmReply::text(200, "text/event-stream", "") }
+    }
+
+    /// Creates a stream of these chunks and of the end of the stream.
+    #[must_use]
+    pub fn stream(chunks: &[Value]) -> Self {
+        let mut reply = LlmReply::chunks(chunks);
+        reply.chunks.push(Bytes::from_static(b"data: [DONE]\n\n"));
+        reply
+    }
+
+    /// Creates a stream that says these pieces of text, with the usage of the round.
+    #[must_use]
+    pub fn says(pieces: &[&str]) -> Self {
+        let mut chunks: Vec<Value> = pieces.iter().map(|piece| LlmReply::piece(piece)).collect();
+        chunks.push(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}));
+        chunks.push(json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}}));
+        LlmReply::stream(&chunks)
+    }
+
+    /// Returns the chunk with a piece of text.
+    #[must_use]
+    pub fn piece(text: &str) -> Value {
+        json!({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": null}]})
+    }
+
+    /// Adds a header.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Leaves the body open after its chunks.
+    #[must_use]
+    pub fn silent(self) -> Self {
+        LlmReply { after: After::Silence, ..self }
+    }
+
+    /// Breaks the connection after the chunks.
+    #[must_use]
+    pub fn breaking(self) -> Self {
+        LlmReply { after: After::Break, ..self }
+    }
+
+    fn response(self, open: Open) -> Response {
+        let mut response = Response::builder().status(self.status);
+        for (name, value) in &self.headers {
+            response = response.header(name, value);
+        }
+        let after = self.after;
+        let chunks = stream::iter(self.chunks).then(|chunk| async move {
+            // The chunk before this one is sent alone.
+            tokio::task::yield_now().await;
+            Ok(chunk)
+        });
+        let end = stream::once(async move {
+            match after {
+                After::Silence => std::future::pending().await,
+                After::End | After::Break => tokio::task::yield_now().await,
+            }
+            Err(std::io::Error::other("the connection breaks"))
+        });
+        let end = end.take(usize::from(after != After::End));
+        let body = Box::pin(chunks.chain(end));
+        let body = stream::unfold((body, open), |(mut body, open)| async move {
+            let chunk: Result<Bytes, std::io::Error> = body.next().await?;
+            Some((chunk, (body, open)))
+        });
+        response.body(Body::from_stream(body)).expect("the headers are valid")
+    }
+}
+
+impl FakeLlm {
+    /// Starts a server on a free port.
+    pub async fn start() -> Result<FakeLlm> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let shared =
+            Arc::new(Shared { replies: Mutex::default(), requests: Mutex::default(), open: watch::Sender::new(0) });
+        let router = Router::new().fallback(answer).with_state(Arc::clone(&shared));
+        let task = tokio::spawn(async move {
+            if let Err(error) = axum::serve(listener, router).await {
+                eprintln!("the scripted model has failed: {error}");
+            }
+        });
+        Ok(FakeLlm { address, shared, task })
+    }
+
+    /// Returns the URL below which the server has `/chat/completions`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}/v1", self.address)
+    }
+
+    /// Adds answers, which are given in order. A request without a prepared answer is answered with status 501.
+    pub fn prepare(&self, replies: impl IntoIterator<Item = LlmReply>) {
+        locked(&self.shared.replies).extend(replies);
+    }
+
+    /// Returns all requests so far.
+    #[must_use]
+    pub fn requests(&self) -> Vec<Recorded> {
+        locked(&self.shared.requests).clone()
+    }
+
+    /// Waits until no answer is being sent.
+    pub async fn is_idle(&self) {
+        // An error would mean that the sender was dropped, but `shared` owns it.
+        let _ = self.shared.open.subscribe().wait_for(|open| *open == 0).await;
+    }
+
+    /// Waits until an answer is being sent.
+    pub async fn is_answering(&self) {
+        // An error would mean that the sender was dropped, but `shared` owns it.
+        let _ = self.shared.open.subscribe().wait_for(|open| *open > 0).await;
+    }
+}
+
+impl Drop for FakeLlm {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// An answer that is being sent.
+struct Open(Arc<Shared>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.send_modify(|open| *open -= 1);
+    }
+}
+
+async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await.unwrap_or_default();
+    let text = |value: &axum::http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    locked(&shared.requests).push(Recorded {
+        method: parts.method.to_string(),
+        path: parts.uri.path().to_owned(),
+        query: parts.uri.query().unwrap_or_default().to_owned(),
+        headers: parts.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect(),
+        body: body.to_vec(),
+    });
+    let reply = locked(&shared.replies).pop_front();
+    let reply = reply.unwrap_or_else(|| LlmReply::text(501, "text/plain", "no answer is prepared"));
+    shared.open.send_modify(|open| *open += 1);
+    reply.response(Open(shared))
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,100 @@
+//! Tasks that end because they make no progress, or because the model cannot write its calls.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use support::LlmReply;
+
+use super::{Tasks, calls, create, ended, list, outline};
+use crate::world::text;
+
+#[tokio::test]
+async fn a_task_that_repeats_one_call_is_stuck() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare((0..6).map(|_| calls(&[("github_list_issues", list())])));
+    let task = tasks.run("List the issues.").await?;
+    assert_eq!((text(&task["status"]), text(&task["code"])), ("failed", "stuck"), "{task}");
+    assert_eq!(tasks.llm.requests().len(), 5);
+    // The model is told after the third same call.
+    let told = |request: usize| -> Result<bool> {
+        Ok(tasks.messages(request)?.last().is_some_and(|last| text(&last["content"]).contains("same result")))
+    };
+    assert_eq!((told(2)?, told(3)?, told(4)?), (false, true, true));
+    Ok(())
+}
+
+#[tokio::test]
+async fn calls_of_an_answer_that_was_cut_do_not_run() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let function = json!({ "name": "github_create_issue", "arguments": create("Cut").to_string() });
+    let call = json!({ "index": 0, "id": "c", "type": "function", "function": function });
+    let cut = json!({ "choices": [{ "index": 0, "delta": { "tool_calls": [call] }, "finish_reason": "length" }] });
+    tasks.llm.prepare((0..3).map(|_| LlmReply::stream(&[cut.clone()])));
+    let task = tasks.run("Create an issue.").await?;
+    assert_eq!((text(&task["status"]), text(&task["code"])), ("failed", "model_output"), "{task}");
+    let steps = tasks.steps(&task).await?;
+    assert_eq!(outline(&steps)[1], "call github_create_issue error");
+    assert!(text(&steps[1]["message"]).contains("cut at the limit"), "{steps:?}");
+    assert!(steps[1]["request_id"].is_null(), "the call never reached the pipeline");
+    assert!(tasks.world.github.requests().is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn arguments_that_are_no_json_stop_only_their_call() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let call = |index: usize, arguments: &str| {
+        let function = json!({ "name": "github_list_issues", "arguments": arguments });
+        json!({ "index": index, "id": format!("c{index}"), "type": "function", "function": function })
+    };
+    let asked = [call(0, "{\"repo\": \"acme/"), call(1, &list().to_string())];
+    let asked = json!({ "choices": [{ "index": 0, "delta": { "tool_calls": asked }, "finish_reason": "tool_calls" }] });
+    tasks.llm.prepare([LlmReply::stream(&[asked]), LlmReply::says(&["Half of it."])]);
+    let task = tasks.run("List the issues.").await?;
+    assert_eq!(text(&task["status"]), "completed", "{task}");
+    let steps = tasks.steps(&task).await?;
+    assert_eq!(outline(&steps)[1..3], ["call github_list_issues error", "call github_list_issues success"]);
+    // In the history of the model, the invalid arguments are an empty object.
+    let asked = &tasks.messages(1)?[2]["tool_calls"];
+    assert_eq!(asked[0]["function"]["arguments"], "{}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_last_step_is_an_answer_without_tools() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare([
+        calls(&[("github_list_issues", list()), ("github_create_issue", create("Too many"))]),
+        LlmReply::says(&["This is what I know."]),
+    ]);
+    let id = tasks.begin(&json!({ "instruction": "Look.", "limits": { "steps": 3 } })).await?;
+    let task = ended(tasks.api(), &id).await?;
+    assert_eq!((text(&task["status"]), text(&task["result"])), ("completed", "This is what I know."), "{task}");
+    let steps = tasks.steps(&task).await?;
+    assert_eq!(outline(&steps)[1..3], ["call github_list_issues success", "call github_create_issue error"]);
+    let body = tasks.llm.requests()[1].json();
+    assert_eq!(body["tools"], Value::Null, "the last step has no tools");
+    let messages = tasks.messages(1)?;
+    assert!(text(&messages[messages.len() - 1]["content"]).contains("last step"), "{messages:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn another_model_is_asked_if_the_first_does_not_answer() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let other = support::FakeLlm::start().await?;
+    super::give_model(tasks.api(), &tasks.world.bot, "spare", &other).await?;
+    let chosen = json!({ "model": "models/small", "model_fallbacks": ["spare/small"] });
+    let (status, body) = tasks.api().patch(&format!("/api/bots/{}", tasks.world.bot), &chosen).await?;
+    assert_eq!(status, 200, "{body}");
+    // A rejected request is not repeated with another model.
+    tasks.llm.prepare([LlmReply::json(400, &json!({ "error": { "message": "bad request" } }))]);
+    let task = tasks.run("Hello.").await?;
+    assert_eq!((text(&task["status"]), text(&task["code"])), ("failed", "model"), "{task}");
+    assert!(other.requests().is_empty());
+    let down = || LlmReply::json(503, &json!({ "error": { "message": "down" } })).header("retry-after", "0");
+    tasks.llm.prepare((0..4).map(|_| down()));
+    other.prepare([LlmReply::says(&["From the other one."])]);
+    let task = tasks.run("Hello again.").await?;
+    assert_eq!((text(&task["status"]), text(&task["result"])), ("completed", "From the other one."), "{task}");
+    Ok(())
+}

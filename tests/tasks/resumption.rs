@@ -1,0 +1,151 @@
+//! Tasks whose server is killed: they go on after the next start, and repeat no call that may have taken effect.
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+use support::LlmReply;
+
+use super::{Tasks, calls, create, ended, list, outline, steps};
+use crate::world::{eventually, text};
+
+impl Tasks {
+    /// Kills the server and starts it again.
+    async fn killed(&mut self) -> Result<()> {
+        self.world.server.kill().await?;
+        self.world.server.launch().await?;
+        self.world.api = self.world.server.api()?;
+        Ok(())
+    }
+
+    fn created(&self) -> usize {
+        self.world.github.requests().iter().filter(|request| request.method == "POST").count()
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_was_cut_off_is_uncertain_and_never_repeated() -> Result<()> {
+    let mut tasks = Tasks::start().await?;
+    tasks.world.github.hold();
+    tasks.llm.prepare([
+        calls(&[("github_create_issue", create("One")), ("github_create_issue", create("Two"))]),
+        LlmReply::says(&["I do not know about the first."]),
+    ]);
+    let id = tasks.begin(&json!({ "instruction": "Create two issues." })).await?;
+    tasks.world.reached(1).await?;
+    tasks.world.server.kill().await?;
+    tasks.world.github.release();
+    tasks.world.server.launch().await?;
+    tasks.world.api = tasks.world.server.api()?;
+    let task = ended(tasks.api(), &id).await?;
+    assert_eq!(
+        (text(&task["status"]), text(&task["result"])),
+        ("completed", "I do not know about the first."),
+        "{task}"
+    );
+    let steps = tasks.steps(&task).await?;
+    assert_eq!(outline(&steps)[1..3], ["call github_create_issue error", "call github_create_issue success"]);
+    assert_eq!(steps[1]["code"], "uncertain");
+    assert_eq!(tasks.created(), 2, "each write reached the upstream once");
+    let messages = tasks.messages(1)?;
+    assert!(text(&messages[3]["content"]).contains("may or may not have taken effect"), "{messages:?}");
+    let verified = tasks.api().verify_audit().await?;
+    assert_eq!((&verified["valid"], &verified["problems"]), (&json!(true), &json!([])));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_read_that_was_cut_off_runs_again_with_its_request_id() -> Result<()> {
+    let mut tasks = Tasks::start().await?;
+    tasks.world.github.hold();
+    tasks.llm.prepare([calls(&[("github_list_issues", list())]), LlmReply::says(&["Listed."])]);
+    let id = tasks.begin(&json!({ "instruction": "List." })).await?;
+    tasks.world.reached(1).await?;
+    let before = steps(tasks.api(), &id).await?;
+    tasks.world.server.kill().await?;
+    tasks.world.github.release();
+    tasks.world.server.launch().await?;
+    tasks.world.api = tasks.world.server.api()?;
+    let task = ended(tasks.api(), &id).await?;
+    assert_eq!(text(&task["status"]), "completed", "{task}");
+    let after = tasks.steps(&task).await?;
+    assert_eq!(outline(&after)[1], "call github_list_issues success");
+    assert_eq!(before[1]["request_id"], after[1]["request_id"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_round_that_was_cut_off_is_asked_again() -> Result<()> {
+    let mut tasks = Tasks::start().await?;
+    tasks.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I begin")]).silent(), LlmReply::says(&["I end."])]);
+    let id = tasks.begin(&json!({ "instruction": "Say something." })).await?;
+    tasks.llm.is_answering().await;
+    tasks.killed().await?;
+    let task = ended(tasks.api(), &id).await?;
+    assert_eq!((text(&task["status"]), text(&task["result"])), ("completed", "I end."), "{task}");
+    assert_eq!(outline(&tasks.steps(&task).await?), ["round success"]);
+    assert_eq!(tasks.llm.requests().len(), 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_task_goes_on_after_an_orderly_restart() -> Result<()> {
+    let mut tasks = Tasks::start().await?;
+    tasks.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I begin")]).silent(), LlmReply::says(&["I end."])]);
+    let id = tasks.begin(&json!({ "instruction": "Say something." })).await?;
+    tasks.llm.is_answering().await;
+    tasks.world.server.restart().await?;
+    tasks.world.api = tasks.world.server.api()?;
+    let task = ended(tasks.api(), &id).await?;
+    assert_eq!((text(&task["status"]), text(&task["result"])), ("completed", "I end."), "{task}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_task_ends_with_the_key_that_started_it() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I go on")]).silent()]);
+    let body = json!({ "name": "starter", "kind": "operator" });
+    let (status, key) = tasks.api().post("/api/keys", &body).await?;
+    ensure!(status == 201, "{key}");
+    let starter = tasks.api().with_key(text(&key["key"]));
+    let path = format!("/api/bots/{}/tasks", tasks.world.bot);
+    let (status, task) = starter.post(&path, &json!({ "instruction": "Talk." })).await?;
+    ensure!(status == 202, "{status} {task}");
+    tasks.llm.is_answering().await;
+    let (status, _) = tasks.api().delete(&format!("/api/keys/{}", text(&key["id"]))).await?;
+    ensure!(status == 204);
+    let task = ended(tasks.api(), text(&task["id"])).await?;
+    assert_eq!((text(&task["status"]), text(&task["code"])), ("failed", "revoked"), "{task}");
+    tasks.llm.is_idle().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_task_that_was_made_with_sql_starts_nothing() -> Result<()> {
+    let mut tasks = Tasks::start().await?;
+    tasks.llm.prepare([LlmReply::says(&["Done."]), LlmReply::says(&["Stolen."])]);
+    let task = tasks.run("Do it.").await?;
+    tasks.world.server.stop().await?;
+    let id = monstrum_types::TaskId::new().to_string();
+    let database = rusqlite::Connection::open(tasks.world.server.data_dir().join("monstrum.db"))?;
+    let columns = "workspace_id, bot_id, session_id, code, key_id, steps, input_tokens, output_tokens, created_at, \
+                   started_at, cancelled_at, sealed";
+    let copied = format!(
+        "insert into tasks (id, status, ended_at, {columns}) select ?1, 'queued', null, {columns} from tasks where id = ?2"
+    );
+    database.execute(&copied, [&id, text(&task["id"])])?;
+    let wake =
+        "insert into wakes (key, workspace_id, due_at, version) select ?1, workspace_id, 0, 1 from tasks where id = ?2";
+    database.execute(wake, [&format!("task/{id}"), &id])?;
+    drop(database);
+    tasks.world.server.launch().await?;
+    tasks.world.api = tasks.world.server.api()?;
+    // The record does not open in another row, so the task cannot even be shown.
+    eventually("the task has ended", async || {
+        let (_, list) = tasks.api().get("/api/tasks?status=queued").await?;
+        Ok((list["items"] == json!([])).then_some(()))
+    })
+    .await?;
+    let said: Vec<Value> = tasks.llm.requests().iter().map(|request| request.json()).collect();
+    assert_eq!(said.len(), 1, "the forged task asked no model");
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! Tasks that run to their end, their events, and cancellation.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use futures::StreamExt as _;
+use reqwest::Method;
+use serde_json::{Value, json};
+use support::LlmReply;
+
+use super::{Tasks, calls, create, ended, list, outline};
+use crate::world::text;
+
+#[tokio::test]
+async fn a_task_calls_tools_until_the_model_answers() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare([
+        calls(&[("github_list_issues", list()), ("github_create_issue", create("From the task"))]),
+        LlmReply::says(&["There are issues, ", "and I made one."]),
+    ]);
+    let task = tasks.run("Look at the issues.").await?;
+    assert_eq!((text(&task["status"]), &task["code"]), ("completed", &Value::Null), "{task}");
+    assert_eq!(task["result"], "There are issues, and I made one.");
+    assert_eq!((&task["steps"], &task["usage"]), (&json!(4), &json!({ "input_tokens": 18, "output_tokens": 6 })));
+
+    let steps = tasks.steps(&task).await?;
+    let outline = outline(&steps);
+    let call = |tool: &str| format!("call {tool} success");
+    let expected = [
+        "round success".to_owned(),
+        call("github_list_issues"),
+        call("github_create_issue"),
+        "round success".to_owned(),
+    ];
+    assert_eq!(outline, expected);
+    assert_eq!(steps[2]["params"]["title"], "From the task");
+    assert_eq!(steps[3]["text"], task["result"]);
+    assert_eq!(steps[0]["model"], "small");
+    let created = tasks.world.github.requests().iter().filter(|request| request.method == "POST").count();
+    assert_eq!(created, 1);
+
+    // Each round and each call is a call in the audit, with the id of the task.
+    for step in &steps {
+        let audited = tasks.api().audit(text(&step["request_id"])).await?;
+        assert_eq!((&audited["task_id"], &audited["status"]), (&task["id"], &json!("success")), "{audited}");
+    }
+    // The model reads the instruction, and then the results in frames, in the order in which it asked for them.
+    let messages = tasks.messages(1)?;
+    let roles: Vec<&str> = messages.iter().map(|message| text(&message["role"])).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "tool", "tool"]);
+    assert_eq!(messages[1]["content"], "Look at the issues.");
+    assert!(text(&messages[3]["content"]).starts_with("<tool-result tool=\"github_list_issues\""), "{messages:?}");
+    assert!(text(&messages[4]["content"]).contains("\"status\":\"success\""), "{messages:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_tool_that_the_model_makes_up_is_refused_and_recorded() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare([calls(&[("github_delete_everything", json!({}))]), LlmReply::says(&["I cannot."])]);
+    let task = tasks.run("Delete everything.").await?;
+    assert_eq!(text(&task["status"]), "completed");
+    let steps = tasks.steps(&task).await?;
+    assert_eq!(outline(&steps)[1], "call github_delete_everything permission_denied");
+    let audited = tasks.api().audit(text(&steps[1]["request_id"])).await?;
+    assert_eq!(
+        (&audited["tool"], &audited["status"]),
+        (&json!("github_delete_everything"), &json!("permission_denied"))
+    );
+    assert!(tasks.world.github.requests().is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn events_have_each_step_once_and_continue_after_the_last_one() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.world.github.hold();
+    tasks.llm.prepare([calls(&[("github_list_issues", list())]), LlmReply::says(&["One ", "more."])]);
+    let id = tasks.begin(&json!({ "instruction": "List them." })).await?;
+    let path = format!("/api/tasks/{id}/events");
+    let response = tasks.api().request(Method::GET, &path).send().await?;
+    ensure!(response.status() == 200, "{response:?}");
+    let mut body = response.bytes_stream();
+    let mut received = String::new();
+    while !received.contains("event: call") {
+        received += &String::from_utf8_lossy(&body.next().await.context("the stream has ended")??);
+    }
+    tasks.world.github.release();
+    while let Some(bytes) = body.next().await {
+        received += &String::from_utf8_lossy(&bytes?);
+    }
+    let events = events(&received);
+    let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).filter(|name| *name != "delta").collect();
+    assert_eq!(names, ["task", "step", "call", "step", "step", "end"], "{received}");
+    let said: String =
+        events.iter().filter(|(name, _)| name == "delta").map(|(_, event)| text(&event["text"])).collect();
+    assert_eq!(said, "One more.");
+    let last = &events.last().context("no events")?.1;
+    assert_eq!((text(&last["status"]), text(&last["result"])), ("completed", "One more."));
+
+    // A listener that comes late gets whole steps, and no texts.
+    let late = tasks.api().request(Method::GET, &path).header("last-event-id", "1").send().await?.text().await?;
+    let late: Vec<String> = self::events(&late).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(late, ["task", "step", "step", "end"]);
+    let wrong = tasks.api().get(&format!("{path}?after=-1")).await?;
+    assert_eq!(wrong.0, 422, "{}", wrong.1);
+    Ok(())
+}
+
+/// Returns the names and the data of server-sent events.
+fn events(text: &str) -> Vec<(String, Value)> {
+    let field = |event: &str, name: &str| {
+        event.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
+    };
+    let parsed = |event: &str| {
+        let (name, data) = (field(event, "event:")?, field(event, "data:")?);
+        Some((name, serde_json::from_str(&data).ok()?))
+    };
+    text.split("\n\n").filter_map(parsed).collect()
+}
+
+#[tokio::test]
+async fn a_cancelled_task_ends_within_a_second() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    // The task waits for the model.
+    tasks.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I will go on")]).silent()]);
+    let id = tasks.begin(&json!({ "instruction": "Talk." })).await?;
+    tasks.llm.is_answering().await;
+    let began = Instant::now();
+    let (status, _) = tasks.api().delete(&format!("/api/tasks/{id}")).await?;
+    ensure!(status == 202, "{status}");
+    let task = ended(tasks.api(), &id).await?;
+    tasks.llm.is_idle().await;
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert_eq!((text(&task["status"]), &task["result"]), ("cancelled", &Value::Null));
+    let (status, again) = tasks.api().delete(&format!("/api/tasks/{id}")).await?;
+    assert_eq!((status, &again["status"]), (200, &json!("cancelled")), "the task stays");
+
+    // The task waits for the upstream of a call that may have taken effect.
+    tasks.world.github.hold();
+    tasks.llm.prepare([calls(&[("github_create_issue", create("One")), ("github_create_issue", create("Two"))])]);
+    let id = tasks.begin(&json!({ "instruction": "Create." })).await?;
+    tasks.world.reached(1).await?;
+    let began = Instant::now();
+    tasks.api().delete(&format!("/api/tasks/{id}")).await?;
+    let task = ended(tasks.api(), &id).await?;
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert_eq!(text(&task["status"]), "cancelled");
+    let steps = tasks.steps(&task).await?;
+    let codes: Vec<&str> = steps.iter().map(|step| text(&step["code"])).collect();
+    assert_eq!(codes, ["", "uncertain", "cancelled"], "{steps:?}");
+    tasks.world.github.release();
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_task_ends_when_its_time_is_over() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I will go on")]).silent()]);
+    let id = tasks.begin(&json!({ "instruction": "Talk.", "limits": { "wall_s": 1 } })).await?;
+    let task = ended(tasks.api(), &id).await?;
+    assert_eq!((text(&task["status"]), text(&task["code"])), ("failed", "wall_clock"), "{task}");
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! Sessions: the tasks of one conversation.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use support::LlmReply;
+
+use super::{Tasks, ended};
+use crate::world::text;
+
+#[tokio::test]
+async fn the_second_message_of_a_session_sees_the_first() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare([LlmReply::says(&["Hello, Ada."]), LlmReply::says(&["You are Ada."])]);
+    let first = tasks.run("I am Ada.").await?;
+    let session = format!("/api/sessions/{}", text(&first["session_id"]));
+    let (status, second) = tasks.api().post(&format!("{session}/messages"), &json!({ "text": "Who am I?" })).await?;
+    ensure!(status == 202, "{status} {second}");
+    assert_eq!(second["session_id"], first["session_id"]);
+    let second = ended(tasks.api(), text(&second["id"])).await?;
+    assert_eq!(text(&second["result"]), "You are Ada.");
+    let said: Vec<String> = tasks.messages(1)?[1..].iter().map(|said| text(&said["content"]).to_owned()).collect();
+    assert_eq!(said, ["I am Ada.", "Hello, Ada.", "Who am I?"]);
+
+    let (_, messages) = tasks.api().get(&format!("{session}/messages")).await?;
+    let items = messages["items"].as_array().context("the list has no items")?;
+    let listed: Vec<[&str; 2]> = items.iter().map(|item| [text(&item["text"]), text(&item["answer"])]).collect();
+    assert_eq!(listed, [["Who am I?", "You are Ada."], ["I am Ada.", "Hello, Ada."]]);
+
+    let (status, _) = tasks.api().delete(&session).await?;
+    assert_eq!(status, 204);
+    assert_eq!(tasks.api().get(&session).await?.0, 404);
+    assert_eq!(tasks.api().get(&format!("/api/tasks/{}", text(&first["id"]))).await?.0, 404);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_conversation_belongs_to_one_user_and_runs_one_task() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let input = |user: &str| {
+        let chat = json!({ "app_id": "app", "user_id": user, "chat_id": "one" });
+        json!({ "instruction": "Talk.", "chat": chat })
+    };
+    tasks.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I go on")]).silent()]);
+    let id = tasks.begin(&input("ada")).await?;
+    tasks.llm.is_answering().await;
+    let path = format!("/api/bots/{}/tasks", tasks.world.bot);
+    let (status, busy) = tasks.api().post(&path, &input("ada")).await?;
+    assert_eq!(status, 409, "{busy}");
+    let (status, taken) = tasks.api().post(&path, &input("eve")).await?;
+    assert_eq!(status, 409, "{taken}");
+    assert!(text(&taken["detail"]).contains("another user"), "{taken}");
+    let (_, list) = tasks.api().get("/api/sessions?app_id=app&user_id=ada").await?;
+    let session = text(&list["items"][0]["id"]).to_owned();
+    assert_eq!(tasks.api().delete(&format!("/api/sessions/{session}")).await?.0, 409, "a task runs");
+    tasks.api().delete(&format!("/api/tasks/{id}")).await?;
+    ended(tasks.api(), &id).await?;
+    assert_eq!(tasks.api().delete(&format!("/api/sessions/{session}")).await?.0, 204);
+    let (_, list) = tasks.api().get("/api/sessions?app_id=app").await?;
+    assert_eq!(list["items"], Value::Array(Vec::new()));
+    Ok(())
+}
