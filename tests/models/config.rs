@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use support::Server;
 
 use super::resource;
+use crate::cli::{succeed, told};
 use crate::http::roles::faults;
 use crate::http::{Answers, made};
 use crate::world::text;
@@ -120,4 +121,30 @@ async fn the_fields_of_a_bot_about_models_are_checked_and_need_an_admin_where_th
 async fn export_line(api: &support::Api) -> Result<(u16, String)> {
     let response = api.request(reqwest::Method::GET, "/api/export").send().await?;
     Ok((response.status().as_u16(), response.text().await?))
+}
+
+/// A resource and a bot with all fields are exported as YAML, and applied on another server.
+#[tokio::test]
+async fn models_and_the_fields_of_bots_are_exported_and_applied() -> Result<()> {
+    let server = Server::start(&[]).await?;
+    let api = server.api()?;
+    let model = json!({ "price": { "input": 0.5, "output": 2 }, "extra": { "top_k": 1 } });
+    made(&api, "/api/resources", &resource("models", "https://llm.example/v1", &model, &json!({}))).await?;
+    let body = json!({
+        "name": "writer", "model": "models/small", "model_fallbacks": ["models/large"],
+        "task_limits": { "steps": 5, "credits": 1.5 }, "session_idle_s": 60, "client_tools": true,
+    });
+    made(&api, "/api/bots", &body).await?;
+    let exported = succeed(&server, &["export"]).await?;
+    let other = Server::start(&[]).await?;
+    std::fs::write(other.home().join("file.yaml"), &exported)?;
+    succeed(&other, &["apply", "file.yaml", "--yes"]).await?;
+    assert_eq!(succeed(&other, &["export"]).await?, exported);
+    let (_, bots) = other.api()?.get("/api/bots").await?;
+    for (field, value) in body.as_object().into_iter().flatten() {
+        assert_eq!(bots["items"][0][field], *value, "{field}: {exported}");
+    }
+    let again = told(&other, &["apply", "file.yaml"]).await?;
+    assert!(again.contains("the workspace already has this configuration"), "{again}");
+    Ok(())
 }
