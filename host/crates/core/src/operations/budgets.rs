@@ -223,8 +223,10 @@ async fn write(
         Target::Bot(id) => Some(*id),
         _ => None,
     };
-    let change =
-        Change::new("budget.update", &object).of_bot(of_bot).from(&recorded(target, before)).to(&recorded(target, after));
+    let change = Change::new("budget.update", &object)
+        .of_bot(of_bot)
+        .from(&recorded(target, before))
+        .to(&recorded(target, after));
     let write = BudgetWrite { before: row.as_ref(), after: next.as_ref(), bot: changed_bot.as_ref().zip(bot_before) };
     let write = async {
         match app.store.write_budget(caller.workspace, &write).await {
