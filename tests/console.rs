@@ -1,10 +1,13 @@
 //! Tests of the console, as a browser uses it: requests with cookies and forms, and pages that are read.
 
+mod approvals;
 mod browser;
 mod connect;
 mod conversations;
 mod device;
 mod failures;
+mod first_steps;
+mod gates;
 mod hostile;
 mod instance;
 mod login;

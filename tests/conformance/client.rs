@@ -17,6 +17,10 @@ use tokio::process::Command;
 const NAME_CHARS_MAX: usize = 40;
 /// The time after which a discovery is requested again that found no room.
 const BUSY_RETRY: Duration = Duration::from_millis(200);
+/// The number of times that the server of a scenario is asked until it answers in time.
+const TRIES: u32 = 3;
+/// The texts by which an answer says that the server of the scenario did not answer in time.
+const LATE: [&str; 2] = ["timed out", "did not list its tools within"];
 /// The text by which the error of a discovery says that the server requires a credential.
 const UNAUTHENTICATED: &str = "HTTP 401";
 
@@ -110,7 +114,7 @@ impl ClientScenario {
     /// Authorizes Monstrum at the authorization server of the MCP server, with a person who agrees to everything.
     async fn authorize(&self, api: &Api, resource: &str) -> Result<()> {
         let path = |step: &str| format!("/api/resources/{resource}/oauth/{step}");
-        let (status, proposal) = api.post(&path("discover"), &json!({})).await?;
+        let (status, proposal) = in_time(api, &path("discover")).await?;
         ensure!(status == 200, "the authorization server could not be discovered: {status} {proposal}");
         let mut confirmation = json!({ "digest": proposal["digest"] });
         let context = self.context()?;
@@ -170,10 +174,23 @@ fn arguments(schema: &Value, tools: &[Value]) -> Value {
     Value::Object(required.map(|name| (name.to_owned(), value(name))).collect::<Map<_, _>>())
 }
 
+/// Makes a request for which Monstrum asks the server of the scenario. The request is repeated if that server does not
+/// answer within Monstrum's time limit, because it starts on a machine that runs many scenarios and other tests.
+async fn in_time(api: &Api, path: &str) -> Result<(u16, Value)> {
+    for _ in 1..TRIES {
+        let answer = api.post(path, &json!({})).await?;
+        let text = answer.1.to_string();
+        if !LATE.iter().any(|late| text.contains(late)) {
+            return Ok(answer);
+        }
+    }
+    Ok(api.post(path, &json!({})).await?)
+}
+
 async fn discover(api: &Api, resource: &str) -> Result<Value> {
     loop {
         // The suite runs many scenarios at once, and the discoveries of a workspace are limited.
-        match api.post(&format!("/api/resources/{resource}/tools/discover"), &json!({})).await? {
+        match in_time(api, &format!("/api/resources/{resource}/tools/discover")).await? {
             (429, _) => tokio::time::sleep(BUSY_RETRY).await,
             answer => return Ok(expect(200, answer)?["discovery"].take()),
         }

@@ -4,25 +4,16 @@
 // steady rate, and the report as one JSON object on the last line:
 //   { first: { requests, transferred_bytes, bytes }, idle: { task_s, wall_s }, busy: { task_s, wall_s }, problems }
 
-import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
-import { chromium } from "playwright-core";
 
-const plan = JSON.parse(readFileSync(0, "utf8"));
-const problems = [];
-const check = (is, what) => { if (!is) problems.push(what); };
+import { check, launch, logIn, plan, problems } from "./common.mjs";
+
 const ROWS_MAX = 200;
 
-const browser = await chromium.launch({
-  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-  args: ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync"],
-});
+const browser = await launch();
 const login = await browser.newContext({ locale: "en-US" });
 const door = await login.newPage();
-await door.goto(`${plan.url}/console/login`);
-await door.fill("input[name=key]", plan.key);
-await Promise.all([door.waitForURL(/\/console\/w\//), door.press("input[name=key]", "Enter")]);
+await logIn(door);
 const storageState = await login.storageState();
 await login.close();
 

@@ -6,15 +6,16 @@ import { chromium } from "playwright-core";
 
 export const plan = JSON.parse(readFileSync(0, "utf8"));
 
-const problems = [];
+export const problems = [];
 
 // Adds a problem to the report unless a condition holds.
 export const check = (is, what) => { if (!is) problems.push(what); };
 
-export const launch = () => chromium.launch({
+// Starts the browser, with these arguments in addition.
+export const launch = (...more) => chromium.launch({
   executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
   args: ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync"],
+    "--disable-component-update", "--disable-sync", ...more],
 });
 
 // Opens a page. Messages in the browser's console are problems.
@@ -25,6 +26,13 @@ export const open = async (context) => {
   page.on("console", (message) => problems.push(`${page.url()}: ${message.text()}`));
   page.on("pageerror", (error) => problems.push(`${page.url()}: ${error}`));
   return page;
+};
+
+// Logs in on a page with the key of the plan, and waits for the first page.
+export const logIn = async (page) => {
+  await page.goto(`${plan.url}/console/login`);
+  await page.fill("input[name=key]", plan.key);
+  await Promise.all([page.waitForURL(/\/console\/w\//), page.press("input[name=key]", "Enter")]);
 };
 
 // Does something that leads to another page, and waits until the page is loaded.

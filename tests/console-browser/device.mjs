@@ -3,25 +3,14 @@
 // `form` is the path of the page that starts the authorization, `person` the URL at which a person enters the code,
 // `attempt` the path of the page Try, and `answer` a part of the answer to the call.
 
-import { readFileSync } from "node:fs";
-import { chromium } from "playwright-core";
+import { check, launch, logIn, plan, problems } from "./common.mjs";
 
-const plan = JSON.parse(readFileSync(0, "utf8"));
-const problems = [];
-const check = (is, what) => { if (!is) problems.push(what); };
-
-const browser = await chromium.launch({
-  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-  args: ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync"],
-});
+const browser = await launch();
 const context = await browser.newContext({ locale: "en-US" });
 const page = await context.newPage();
 page.on("console", (message) => problems.push(message.text()));
 page.on("pageerror", (error) => problems.push(String(error)));
-await page.goto(`${plan.url}/console/login`);
-await page.fill("input[name=key]", plan.key);
-await Promise.all([page.waitForURL(/\/console\/w\//), page.press("input[name=key]", "Enter")]);
+await logIn(page);
 
 await page.goto(plan.url + plan.form);
 await Promise.all([page.waitForURL(/\/device\/[^/]+$/), page.click("form[action$='/device'] button")]);

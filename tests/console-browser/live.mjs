@@ -2,25 +2,14 @@
 // output. The plan is a JSON object on standard input: { url, key, page, call }, where `page` is the path of the live page
 // and `call` the path of the API that makes a call.
 
-import { readFileSync } from "node:fs";
-import { chromium } from "playwright-core";
+import { check, launch, logIn, plan, problems } from "./common.mjs";
 
-const plan = JSON.parse(readFileSync(0, "utf8"));
-const problems = [];
-const check = (is, what) => { if (!is) problems.push(what); };
-
-const browser = await chromium.launch({
-  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-  args: ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync"],
-});
+const browser = await launch();
 const context = await browser.newContext({ locale: "en-US" });
 const page = await context.newPage();
 page.on("console", (message) => problems.push(message.text()));
 page.on("pageerror", (error) => problems.push(String(error)));
-await page.goto(`${plan.url}/console/login`);
-await page.fill("input[name=key]", plan.key);
-await Promise.all([page.waitForURL(/\/console\/w\//), page.press("input[name=key]", "Enter")]);
+await logIn(page);
 
 const call = async (any) => {
   const answer = await fetch(plan.url + plan.call, {

@@ -28,10 +28,12 @@ const bot = page.url();
 check((await page.textContent("h1")).includes("worker"), "the bot is shown");
 
 await page.goto(`${bot}/bind?resource=${resource}`);
+await page.check('input[name="operations.mode"][value="all"]');
 await page.check('input[name="tools.mode"][value="only"]');
 await page.check('input[name="tools.known"][value="test_echo_run"]');
-await page.click("main form > details > summary");
-await page.fill("#gates", JSON.stringify([{ action: "ask", allow_starter: true }]));
+await page.click(".gates > details > summary");
+await page.check('input[name="gate.0.action"][value="ask"]');
+await page.check('input[name="gate.0.allow_starter"]');
 await click("button[name=preview]");
 check(await page.locator("main li.added").count() === 1, "the preview shows one tool more");
 await click("button[name=save]");

@@ -12,7 +12,8 @@ import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { homedir } from "node:os";
 import { basename, join } from "node:path";
-import { chromium } from "playwright-core";
+
+import { launch, logIn, plan, problems } from "./common.mjs";
 
 const FONTS_FILE = "fonts.sha256";
 const FONT_FOLDERS = ["/usr/share/fonts", "/usr/local/share/fonts", join(homedir(), ".fonts"), join(homedir(), ".local/share/fonts")];
@@ -20,8 +21,6 @@ const FONT_FOLDERS = ["/usr/share/fonts", "/usr/local/share/fonts", join(homedir
 const PIXELS_MAX = 0.003;
 const CHANNEL_MAX = 8;
 
-const plan = JSON.parse(readFileSync(0, "utf8"));
-const problems = [];
 const fonts = digestOfFonts();
 const fontsFile = join(plan.pictures, FONTS_FILE);
 const knownFonts = existsSync(fontsFile) ? readFileSync(fontsFile, "utf8").trim() : null;
@@ -48,16 +47,10 @@ function digestOfFonts() {
 async function open() {
   rmSync(plan.seen, { recursive: true, force: true });
   mkdirSync(plan.seen, { recursive: true });
-  const browser = await chromium.launch({
-    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-    args: ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-      "--disable-component-update", "--disable-sync", "--force-color-profile=srgb"],
-  });
+  const browser = await launch("--force-color-profile=srgb");
   const login = await browser.newContext();
   const door = await login.newPage();
-  await door.goto(`${plan.url}/console/login`);
-  await door.fill("input[name=key]", plan.key);
-  await Promise.all([door.waitForURL(/\/console\/w\//), door.press("input[name=key]", "Enter")]);
+  await logIn(door);
   const storageState = await login.storageState();
   await login.close();
   const judge = await (await browser.newContext()).newPage();

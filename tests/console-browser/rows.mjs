@@ -1,13 +1,11 @@
 // Moves through the rows of a list with the keyboard. The plan is { url, key, list }, where `list` is the path of a page with
 // at least two rows.
 
-import { check, end, follow, launch, open, plan } from "./common.mjs";
+import { check, end, follow, launch, logIn, open, plan } from "./common.mjs";
 
 const browser = await launch();
 const page = await open(await browser.newContext({ locale: "en-US" }));
-await page.goto(`${plan.url}/console/login`);
-await page.fill("input[name=key]", plan.key);
-await Promise.all([page.waitForURL(/\/console\/w\//), page.press("input[name=key]", "Enter")]);
+await logIn(page);
 await page.goto(`${plan.url}${plan.list}`);
 
 const links = await page.$$eval("main tbody th a", (links) => links.map((link) => link.href));

@@ -1,7 +1,7 @@
 // Seven tabs that follow the live calls, double clicks, and pages of another site that want to use the session of a person. The
 // plan is { url, key, base, call }, where `base` is the path of the workspace and `call` the path of the API that makes a call.
 
-import { check, end, launch, open, plan } from "./common.mjs";
+import { check, end, launch, logIn, open, plan } from "./common.mjs";
 
 const TABS = 7;
 const EVIL = "http://evil.example";
@@ -15,11 +15,6 @@ const api = async (method, path, body) => {
     body: body && JSON.stringify(body),
   });
   return answer.json();
-};
-const logIn = async (page) => {
-  await page.goto(`${plan.url}/console/login`);
-  await page.fill("input[name=key]", plan.key);
-  await Promise.all([page.waitForURL(/\/console\/w\//), page.press("input[name=key]", "Enter")]);
 };
 
 // A browser has six connections to a server. A tab that is hidden closes its stream, so the next tab still has one.

@@ -133,6 +133,27 @@ async fn a_bot_is_made_bound_tried_and_deleted_without_a_script() -> Result<()> 
     Ok(())
 }
 
+/// The API refuses the configuration of a resource from an operator, even if it stays the same.
+#[tokio::test]
+async fn an_operator_renames_a_resource_and_does_not_configure_it() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let resource = world.api.resource("test-echo", "echo", "https://echo.example").await?;
+    let operator = Browser::log_in(&world, &world.api.new_key("operator", None).await?).await?;
+    let edit = format!("{}/resources/{resource}/edit", base(&world).await?);
+    let object = format!("/api/resources/{resource}");
+    let before = world.api.get(&object).await?.1;
+    let shown = operator.page(&edit).await?;
+    assert!(shown.contains("Only admins") && !shown.contains("allow_addresses"), "{shown}");
+    let saved = operator.submit(&edit, &edit, &[("name", "renamed"), ("allow_http", "on")]).await?;
+    assert_eq!(saved.status, 303, "{}", saved.text);
+    let after = world.api.get(&object).await?.1;
+    assert_eq!(after["name"], "renamed");
+    for field in ["config", "network", "labels"] {
+        assert_eq!(after[field], before[field], "{field}");
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_approval_is_decided_with_what_the_page_showed() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

@@ -130,7 +130,13 @@ fn read_results(side: Side, results: &Path) -> Result<BTreeMap<String, Vec<Confo
         let folder = if side == Side::Server { folder.strip_prefix("server-").unwrap_or(folder) } else { folder };
         let name = folder.get(..folder.len().saturating_sub(TIME_CHARS)).context("the folder has a time")?;
         let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        let checks = serde_json::from_str(&text).with_context(|| format!("unexpected results of {name}"))?;
+        let mut checks: Vec<ConformanceCheck> =
+            serde_json::from_str(&text).with_context(|| format!("unexpected results of {name}"))?;
+        // The output of a client says why it did not do what a check waited for.
+        let output = std::fs::read_to_string(file.with_file_name("stdout.txt")).unwrap_or_default();
+        for check in checks.iter_mut().filter(|check| check.error.is_empty() && check.status != CheckStatus::Success) {
+            check.error.clone_from(&output);
+        }
         scenarios.insert(name.to_owned(), checks);
     }
     Ok(scenarios)

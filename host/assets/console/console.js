@@ -57,6 +57,47 @@ addEventListener("pageshow", (event) => {
   }
 });
 
+// A field that an error names is marked and has the message beside it. A folded part with such a field is open.
+for (const error of document.querySelectorAll("[data-field]")) {
+  const named = document.getElementById(error.dataset.field);
+  const field = named?.matches("fieldset") ? named.querySelector("textarea") : named;
+  if (!field) continue;
+  field.setAttribute("aria-invalid", "true");
+  const folded = field.closest("details");
+  if (folded) folded.open = true;
+  if (field.closest(".faulty")) continue;
+  const note = element("p", { className: "fault", id: `${field.id}-fault`, textContent: error.querySelector("span").textContent });
+  field.closest(".field")?.classList.add("faulty");
+  field.after(note);
+  field.setAttribute("aria-describedby", `${field.getAttribute("aria-describedby") ?? ""} ${note.id}`.trim());
+}
+
+// A link to a field opens the folded part that has it.
+const linked = document.getElementById(location.hash.slice(1));
+const hiding = linked?.closest("details");
+if (hiding && !hiding.open) {
+  hiding.open = true;
+  linked.focus();
+}
+
+// A name that is ticked or typed chooses "only these". A role without names beside it is not restricted.
+const NAMED = '[name$=".known"], [name$=".others"], [name^="scope.entries."]';
+const only = (part, value) => part?.querySelector(`input[type="radio"][name*="mode"][value="${value}"]`);
+document.addEventListener("input", (event) => {
+  const { target } = event;
+  if (!target.matches(NAMED)) return;
+  const isGiven = target.type === "checkbox" ? target.checked : target.value.trim() !== "";
+  const choice = isGiven && only(target.closest("fieldset"), "only");
+  if (choice) choice.checked = true;
+});
+document.querySelector("select#role_id")?.addEventListener("change", (event) => {
+  const part = document.getElementById("operations");
+  const isGiven = part && [...part.querySelectorAll(NAMED)]
+    .some((field) => (field.type === "checkbox" ? field.checked : field.value.trim() !== ""));
+  const choice = !isGiven && only(part, event.target.value ? "all" : "only");
+  if (choice) choice.checked = true;
+});
+
 // A summary of errors takes the focus.
 document.querySelector("[data-focus]")?.focus();
 

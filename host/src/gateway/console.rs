@@ -4,12 +4,16 @@
 mod assets;
 mod chart;
 mod client;
+mod fields;
 mod form;
+mod gates;
 mod hosts;
 mod lines;
 mod navigation;
 mod page;
 mod pages;
+mod picker;
+mod reach;
 mod rules;
 mod schema;
 mod terminal;

@@ -76,7 +76,7 @@ enum Pending {
     /// An audit row, and rows of other tables. They are written in the transaction of the audit row.
     Row { row: Box<AuditRow>, with: Vec<StoreRow>, committed: oneshot::Sender<Result<(), AuditUnavailable>> },
     /// The cost of a call. The writer answers whether the budget has room for the cost.
-    Charge { charge: Charge, charged: oneshot::Sender<Result<bool, AuditUnavailable>> },
+    Charge { charge: Box<Charge>, charged: oneshot::Sender<Result<bool, AuditUnavailable>> },
 }
 
 /// Receives the result of writing a queued row. The channel is closed without a result if the writer has ended.
@@ -144,6 +144,7 @@ impl Auditor {
     pub async fn charge(&self, charge: Charge) -> Result<bool, AuditUnavailable> {
         self.must_be_healthy()?;
         let (charged, outcome) = oneshot::channel();
+        let charge = Box::new(charge);
         self.queue.send(Pending::Charge { charge, charged }).await.map_err(|_| AuditUnavailable)?;
         outcome.await.unwrap_or(Err(AuditUnavailable))
     }

@@ -179,6 +179,11 @@ impl Plugins {
         })
     }
 
+    /// Returns the folder of the plugins.
+    pub fn dir(&self) -> &Path {
+        &self.reader.dir
+    }
+
     /// Removes the leftovers of interrupted installs and loads every plugin folder that [`Plugins::load_unchanged`] has
     /// not loaded. Loads the plugins that own a name before all other plugins. Each of the two groups is sorted by name. If a plugin fails to load, the scan
     /// continues with the next plugin.

@@ -21,8 +21,9 @@ use crate::imports::{self, EXECUTOR, FUNCTIONS};
 use crate::limits::CallLimits;
 use crate::store::State;
 
-/// The time-out of a component's start during loading. Interpreters start within milliseconds.
-const TRIAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// The time-out of a component's start during loading. Interpreters start within milliseconds, but the time also passes
+/// while a busy machine runs other programs. A start that computes ends earlier, by its fuel.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The maximum number of functions of one plugin. Infrastructure programs call functions by name.
 const FUNCTIONS_MAX: usize = 100;

@@ -11,6 +11,7 @@ use monstrum_types::UtcMillis;
 
 use crate::gateway::console::assets::{ASSETS, Assets};
 use crate::gateway::console::client::Failure;
+use crate::gateway::console::fields::{self, Faulty};
 use crate::gateway::console::form::{FORM_ID, TOKEN, Tokens, VERSION};
 use crate::gateway::console::rules::{self, Stage};
 use crate::gateway::console::text::Text;
@@ -89,9 +90,19 @@ impl Frame {
         rules::sentence(self.words, code.raw())
     }
 
+    /// Returns what a rule says about a call for which a gate may ask a person, in words.
+    pub(super) fn rule_of(&self, code: &Text, asks: bool) -> Option<String> {
+        if asks { rules::asking(self.words, code.raw()) } else { self.rule(code) }
+    }
+
     /// Returns why a rule hides a tool, in words. A rule that is not one of a check has none.
     pub(super) fn hiding(&self, code: &Text) -> Option<String> {
         rules::hiding(self.words, code.raw())
+    }
+
+    /// Returns the field that an error names by this place, if the place is that of a field.
+    pub(super) fn faulty(&self, place: &Text) -> Option<Faulty> {
+        fields::at(self.words, place.raw())
     }
 
     /// Returns the stages of a check.

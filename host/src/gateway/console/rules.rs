@@ -26,6 +26,10 @@ pub(super) struct Stage {
 const SCOPE: &str = "rule.scope";
 const SCOPE_HIDES: &str = "rule.scope_hides";
 
+/// The sentences of a gate that denies a call, and of one that asks a person.
+const GATES: &str = "rule.gates";
+const GATES_ASK: &str = "rule.gates_ask";
+
 /// What a rule examines: its stage, and its sentence with the holder or the scope in it.
 struct Rule<'a> {
     step: Step,
@@ -71,7 +75,7 @@ fn read(code: &str) -> Option<Rule<'_>> {
     match field {
         "allowed_operations" => of(Step::Grant, "rule.operations", holder),
         "allowed_tools" => of(Step::Grant, "rule.tools", holder),
-        "gates" => of(Step::Gates, "rule.gates", holder),
+        "gates" => of(Step::Gates, GATES, holder),
         _ => None,
     }
 }
@@ -79,6 +83,13 @@ fn read(code: &str) -> Option<Rule<'_>> {
 /// Returns what a rule says about a call, in words. Returns `None` for a rule that is not one of a check.
 pub(super) fn sentence(words: &Words, code: &str) -> Option<String> {
     read(code).map(|rule| rule.told(words))
+}
+
+/// Returns what a rule that asks a person says about a call, in words. Returns `None` for a rule that is not one of a check.
+pub(super) fn asking(words: &Words, code: &str) -> Option<String> {
+    let rule = read(code)?;
+    let sentence = if rule.sentence == GATES { GATES_ASK } else { rule.sentence };
+    Some(Rule { sentence, ..rule }.told(words))
 }
 
 /// Returns why a rule hides a tool, in words. Returns `None` for a rule that is not one of a check.
@@ -176,6 +187,8 @@ mod tests {
         }
         assert_eq!(sentence(english, "scope.a\u{202e}b").unwrap(), "The scope a\\u{202e}b does not allow this call.");
         assert_eq!(hiding(english, "scope.repos").unwrap(), "The scope repos allows no call of this tool.");
+        assert_eq!(asking(english, "role.gates").unwrap(), "A gate of the role asks a person about this call.");
+        assert_eq!(asking(english, "scope.repos"), sentence(english, "scope.repos"));
         assert_eq!(hiding(english, "grant.none"), sentence(english, "grant.none"));
         assert_eq!((sentence(chinese, "rate"), hiding(chinese, "rate")), (None, None));
     }

@@ -88,6 +88,8 @@ pub(super) struct Browser {
     pub path: String,
     /// Whether the request sends a form.
     pub is_form: bool,
+    /// The path of the console's page whose form the request sends, if the browser tells it.
+    pub came_from: Option<String>,
     /// The session with the text of its cookie.
     pub session: Option<(Session, Secret)>,
 }
@@ -144,7 +146,8 @@ async fn admitted(console: &Console, mut request: Request) -> Result<(Request, B
     let look = Look::of(request.headers());
     let path = request.uri().path_and_query().map_or("/console", |path| path.as_str()).to_owned();
     let is_form = !matches!(*request.method(), Method::GET | Method::HEAD);
-    let mut browser = Browser { called_as, look, path, is_form, session: None };
+    let came_from = if is_form { page_before(request.headers()) } else { None };
+    let mut browser = Browser { called_as, look, path, is_form, came_from, session: None };
     // The API answers when the plugins are loaded. A page does not wait for that.
     if !*console.app.scanned.borrow() {
         return Err(error::unavailable(console, &browser, ""));
@@ -172,6 +175,13 @@ async fn admitted(console: &Console, mut request: Request) -> Result<(Request, B
     }
     request.extensions_mut().insert(browser.clone());
     Ok((request, browser))
+}
+
+/// Returns the path of the page from which a browser comes, if it is a page of a workspace.
+fn page_before(headers: &HeaderMap) -> Option<String> {
+    let url: http::Uri = headers.get(header::REFERER)?.to_str().ok()?.parse().ok()?;
+    let path = url.path_and_query()?.as_str();
+    path.starts_with("/console/w/").then(|| path.to_owned())
 }
 
 /// Checks a request that changes something, and reads its form.
@@ -215,6 +225,7 @@ impl IntoResponse for Failure {
 /// What the API says of the key of the session.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Me {
+    pub key_id: String,
     pub name: Text,
     pub kind: String,
     pub workspace: Text,
@@ -238,18 +249,32 @@ impl FromRequestParts<Console> for Visit {
     async fn from_request_parts(parts: &mut Parts, console: &Console) -> Result<Self, Response> {
         let browser = parts.extensions.get::<Browser>().cloned();
         let browser = browser.ok_or_else(|| StatusCode::INTERNAL_SERVER_ERROR.into_response())?;
-        let Some((session, secret)) = browser.session.clone() else { return Err(login::over(&browser.path)) };
-        let named = parts.uri.path().strip_prefix("/console/w/").and_then(|rest| rest.split('/').next());
-        let language = Words::of(browser.look.language).tag();
-        let key = ConsoleKey::new(session.key_hash);
-        let client = Client::new(console.api.clone(), key, named, language);
-        let me = client.get::<Me>("/api/me").await.map_err(IntoResponse::into_response)?;
         let fields = parts.extensions.get::<Arc<Fields>>().cloned().unwrap_or_default();
-        Ok(Visit { console: console.clone(), browser, client, me, fields, tokens: Tokens::new(secret) })
+        Visit::of(console, &browser, fields).await
     }
 }
 
 impl Visit {
+    /// Finds out what the key of the session may do in the workspace that the path of the request names.
+    async fn of(console: &Console, browser: &Browser, fields: Arc<Fields>) -> Result<Visit, Response> {
+        let Some((session, secret)) = browser.session.clone() else { return Err(login::over(&browser.path)) };
+        let path = browser.path.split('?').next().unwrap_or_default();
+        let named = path.strip_prefix("/console/w/").and_then(|rest| rest.split('/').next());
+        let language = Words::of(browser.look.language).tag();
+        let key = ConsoleKey::new(session.key_hash);
+        let client = Client::new(console.api.clone(), key, named, language);
+        let me = client.get::<Me>("/api/me").await.map_err(IntoResponse::into_response)?;
+        let (console, browser) = (console.clone(), browser.clone());
+        Ok(Visit { console, browser, client, me, fields, tokens: Tokens::new(secret) })
+    }
+
+    /// Returns a frame with the menu of the session for the page of an error, or `None` if the browser has no session or
+    /// the key may not see the workspace.
+    pub(super) async fn frame_of_error(console: &Console, browser: &Browser, title: &str) -> Option<Frame> {
+        let visit = Visit::of(console, browser, Arc::default()).await.ok()?;
+        Some(visit.frame("", title).await)
+    }
+
     /// Returns whether the key may call an operation of the API.
     pub(super) fn may(&self, operation: &str) -> bool {
         self.me.may.iter().any(|known| known == operation)

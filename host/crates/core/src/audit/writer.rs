@@ -111,7 +111,7 @@ impl Batch {
             }
             Pending::Charge { charge, charged } => {
                 self.charged.push((self.with.len(), charged));
-                self.with.push(StoreRow::Charge(charge));
+                self.with.push(StoreRow::Charge(*charge));
                 self.row_of.push(None);
             }
         }

@@ -66,7 +66,7 @@ impl Ledger {
         let tokens = i64::try_from(cost.tokens).unwrap_or(i64::MAX);
         let credits_millionths = cost.credits_millionths();
         // A failed charge would also fail the rows of other calls.
-        let (user, task_id) = (user.map(storable_user), task_id.map(storable));
+        let (user, task_id) = (user.as_ref().map(storable_user), task_id.map(storable));
         let limits = (self.limits)(Payers { workspace: workspace_id, bot: bot_id, user: user.as_ref() });
         let charge = Charge { workspace_id, bot_id, user, task_id, month, tokens, credits_millionths, limits };
         match self.auditor.charge(charge.clone()).await {
@@ -139,7 +139,7 @@ fn storable(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
-fn storable_user(user: AppUser) -> AppUser {
+fn storable_user(user: &AppUser) -> AppUser {
     AppUser { app_id: storable(&user.app_id), user_id: storable(&user.user_id) }
 }
 

@@ -89,6 +89,11 @@ impl Call {
         page::is_denied(self.state())
     }
 
+    /// Returns whether the call waits for a person.
+    fn waits(&self) -> bool {
+        self.state() == "approval_required"
+    }
+
     pub(in crate::gateway::console) fn tool_name(&self) -> Text {
         self.tool.clone().unwrap_or_default()
     }
@@ -316,6 +321,15 @@ struct RequestPage {
     is_beyond_bot: bool,
     /// Whether the audit holds the parameters whole, so that the call can be checked again.
     has_params: bool,
+    /// The path of the approval for which the call waits.
+    approval: Option<String>,
+}
+
+impl RequestPage {
+    /// Returns whether the explanation says the message of the call.
+    fn is_told_by_why(&self) -> bool {
+        self.why.as_ref().is_some_and(|why| why.check.message == self.call.message)
+    }
 }
 
 /// The maximum number of calls in a waterfall.
@@ -336,7 +350,8 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
         visit.client.get::<Named>(&format!("/api/resources/{}", segment(id))).await.ok()
     };
     let title = call.tool_name().to_string();
-    let (bot, resource, frame) = tokio::join!(bot, resource, visit.frame("activity", &title));
+    let (bot, resource, approval, frame) =
+        tokio::join!(bot, resource, approval_of(&visit, &call), visit.frame("activity", &title));
     let has_params = call.has_params();
     let (mut why, mut is_beyond_bot) = (None, false);
     if call.is_denied()
@@ -344,7 +359,8 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
         && let (Some(of), Some(tool), Value::Object(params)) = (&bot, &call.tool, &call.params)
     {
         let of = bot::read(&visit, &of.id).await?;
-        why = bot::ask_why(&visit, &of, tool.raw(), params).await.ok();
+        let answer = bot::ask_why(&visit, &of, tool.raw(), params).await.ok();
+        why = answer.map(|why| Why { is_again: true, ..why });
         is_beyond_bot = why.as_ref().is_some_and(|why| !call.is_explained_by(why));
     }
     let why = why.filter(|_| !is_beyond_bot);
@@ -352,7 +368,40 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
     let bars = bars(&call, all);
     let left_out = bars.len().saturating_sub(BARS_MAX);
     let bars = bars.into_iter().take(BARS_MAX).collect();
-    Ok(page::render(&RequestPage { frame, call, bot, resource, bars, left_out, why, is_beyond_bot, has_params }))
+    let page = RequestPage { frame, call, bot, resource, bars, left_out, why, is_beyond_bot, has_params, approval };
+    Ok(page::render(&page))
+}
+
+/// Returns the path of the approval for which a call waits. The audit does not name it, so it is the newest of the bot with
+/// the same tool and parameters. If none is found, the path is that of the list.
+async fn approval_of(visit: &Visit, call: &Call) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Approval {
+        id: String,
+        tool: Text,
+        created_at: UtcMillis,
+        #[serde(default)]
+        params: Value,
+    }
+    #[derive(Deserialize)]
+    struct Approvals {
+        items: Vec<Approval>,
+    }
+    if !call.waits() || !visit.may("approvals_list") {
+        return None;
+    }
+    let bot = call.bot_id.as_deref().unwrap_or_default();
+    let path = with_query("/api/approvals", &[("bot_id", bot), ("limit", "200")]);
+    let known = visit.client.get::<Approvals>(&path).await.map(|list| list.items).unwrap_or_default();
+    let until = call.finished_at.unwrap_or(call.started_at);
+    let is_of_call = |approval: &Approval| {
+        Some(&approval.tool) == call.tool.as_ref() && approval.params == call.params && approval.created_at <= until
+    };
+    let approval = known.into_iter().filter(is_of_call).max_by_key(|approval| approval.created_at);
+    Some(match approval {
+        Some(approval) => visit.to(&format!("approvals/{}", segment(&approval.id))),
+        None => visit.to("approvals"),
+    })
 }
 
 /// Orders the calls below `root` as a tree, and returns the bar of each.

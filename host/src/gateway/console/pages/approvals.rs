@@ -10,7 +10,14 @@ use serde_json::{Value, json};
 use crate::gateway::console::client::{Conditions, Failure, segment, with_query};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::text::{Text, pretty};
-use crate::gateway::console::visit::Visit;
+use crate::gateway::console::visit::{Me, Visit};
+use crate::gateway::console::words::Words;
+
+/// The number of characters that a list shows of the parameters of a call.
+const PARAMS_CHARS_MAX: usize = 120;
+/// The statuses among which the list chooses. `ALL` is none of the API.
+const STATUSES: [&str; 6] = ["pending", "approved", "used", "denied", "expired", ALL];
+const ALL: &str = "all";
 
 /// An approval as an approver sees it.
 #[derive(Deserialize)]
@@ -30,6 +37,14 @@ struct Approval {
     labels: Vec<Text>,
     #[serde(default)]
     gates: Vec<Gate>,
+    /// The kinds of keys that may decide, in addition to root keys.
+    #[serde(default)]
+    approvers: Vec<String>,
+    /// Whether the key that made the call may decide.
+    #[serde(default)]
+    allow_starter: bool,
+    #[serde(default)]
+    asked_by: AskedBy,
     #[serde(default)]
     links: Vec<Value>,
     #[serde(default)]
@@ -48,6 +63,16 @@ struct Gate {
     reason: Option<Text>,
 }
 
+/// The key that made the call.
+#[derive(Default, Deserialize)]
+struct AskedBy {
+    #[serde(default)]
+    key_id: Option<String>,
+}
+
+/// The kind of keys that may decide about every call.
+const ROOT: &str = "root";
+
 impl Approval {
     fn waits(&self) -> bool {
         self.status == "pending"
@@ -65,6 +90,30 @@ impl Approval {
 
     fn params_text(&self) -> Text {
         self.params.as_ref().map(pretty).unwrap_or_default()
+    }
+
+    /// Returns the parameters on one line, or nothing if the list leaves them out.
+    fn params_line(&self) -> Option<Text> {
+        self.params.as_ref().map(|params| Text::from(params.to_string()).start(PARAMS_CHARS_MAX))
+    }
+
+    /// Returns the kinds of keys that may decide, in the language of the page.
+    fn deciders(&self, words: &Words) -> String {
+        let kinds = self.approvers.iter().map(String::as_str).filter(|kind| *kind != ROOT).chain([ROOT]);
+        let named = kinds.map(|kind| words.known(&format!("kind.{kind}")).unwrap_or(kind).to_owned());
+        named.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns why the key may not decide and what to do, or `None` for a key that may. The API decides by the same
+    /// rules when the form is sent.
+    fn refusal(&self, me: &Me, words: &Words) -> Option<String> {
+        let deciders = self.deciders(words);
+        if me.kind != ROOT && !self.approvers.contains(&me.kind) {
+            let kind = words.known(&format!("kind.{}", me.kind)).unwrap_or(&me.kind);
+            return Some(words.filled("approvals.other_kind", &[&kind, &deciders]));
+        }
+        let is_starter = self.asked_by.key_id.as_ref() == Some(&me.key_id);
+        (is_starter && !self.allow_starter).then(|| words.filled("approvals.own_key", &[&deciders]))
     }
 }
 
@@ -88,21 +137,52 @@ pub(in crate::gateway::console) struct Filter {
 struct ListPage {
     frame: Frame,
     approvals: Vec<Approval>,
+    /// The names of the bots, if the key may read them.
+    bots: Vec<Named>,
+    statuses: [&'static str; 6],
     status: String,
     next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    id: String,
+    name: Text,
+}
+
+impl ListPage {
+    /// Returns the name of a bot. A bot that is not among those read is shown by its id.
+    fn bot_name(&self, id: &str) -> Text {
+        self.bots.iter().find(|bot| bot.id == id).map_or_else(|| id.into(), |bot| bot.name.clone())
+    }
 }
 
 /// Shows the approvals, those that wait unless another status is chosen.
 pub(in crate::gateway::console) async fn list(visit: Visit, Query(filter): Query<Filter>) -> Page {
     let status = if filter.status.is_empty() { "pending" } else { &filter.status };
-    let path = with_query("/api/approvals", &[("status", status), ("limit", "50"), ("cursor", &filter.cursor)]);
-    let (frame, list) = tokio::join!(
+    let asked = if status == ALL { "" } else { status };
+    let path = with_query("/api/approvals", &[("status", asked), ("limit", "50"), ("cursor", &filter.cursor)]);
+    let (frame, list, bots) = tokio::join!(
         visit.frame("approvals", visit.words().text("approvals.title")),
         visit.client.get::<Approvals>(&path),
+        bots(&visit),
     );
     let Approvals { items, next_cursor } = list?;
     let next = next_cursor.map(|cursor| with_query(&visit.to("approvals"), &[("status", status), ("cursor", &cursor)]));
-    Ok(page::render(&ListPage { frame, approvals: items, status: status.to_owned(), next }))
+    let status = status.to_owned();
+    Ok(page::render(&ListPage { frame, approvals: items, bots, statuses: STATUSES, status, next }))
+}
+
+/// Returns the names of the bots. An approver key reads no bots and sees their ids.
+async fn bots(visit: &Visit) -> Vec<Named> {
+    #[derive(Deserialize)]
+    struct Bots {
+        items: Vec<Named>,
+    }
+    if !visit.may("bots_list") {
+        return Vec::new();
+    }
+    visit.client.get::<Bots>("/api/bots?limit=200").await.map(|bots| bots.items).unwrap_or_default()
 }
 
 #[derive(Template)]
@@ -114,6 +194,10 @@ struct ShowPage {
     action: String,
     errors: Vec<(Text, Text)>,
     note: Text,
+    /// The kinds of keys that may decide.
+    deciders: String,
+    /// Why the key may not decide, or `None` for a key that may.
+    refusal: Option<String>,
     may_read_calls: bool,
 }
 
@@ -126,10 +210,6 @@ async fn page_of(visit: &Visit, id: &str, errors: Vec<(Text, Text)>, status: Sta
     let approval = visit.client.get::<Approval>(&format!("/api/approvals/{}", segment(id))).await?;
     let bot_name = async {
         // An approver key reads no bots and sees the id.
-        #[derive(Deserialize)]
-        struct Named {
-            name: Text,
-        }
         if !visit.may("bots_show") {
             return None;
         }
@@ -142,7 +222,9 @@ async fn page_of(visit: &Visit, id: &str, errors: Vec<(Text, Text)>, status: Sta
     let action = visit.to(&format!("approvals/{}", segment(id)));
     let note = visit.fields().value("note").into();
     let may_read_calls = visit.may("audit_show");
-    Ok(page::render_as(status, &ShowPage { frame, approval, bot_name, action, errors, note, may_read_calls }))
+    let (deciders, refusal) = (approval.deciders(visit.words()), approval.refusal(&visit.me, visit.words()));
+    let page = ShowPage { frame, approval, bot_name, action, errors, note, deciders, refusal, may_read_calls };
+    Ok(page::render_as(status, &page))
 }
 
 /// Decides an approval, with the digest of what the page showed.
@@ -157,8 +239,9 @@ pub(in crate::gateway::console) async fn decide(visit: Visit, Path((_, id)): Pat
             let key = if decision == "approve" { "approvals.was_approved" } else { "approvals.was_denied" };
             Ok(visit.done(visit.words().text(key).to_owned(), &visit.to("approvals")).await)
         }
-        // The approval was decided, has ended, or has changed since the page was shown. The page shows its current state.
-        Err(Failure::Refused(refusal)) if matches!(refusal.status, 409 | 422) => {
+        // The key may not decide, or the approval was decided, has ended, or has changed since the page was shown. The
+        // page shows its current state.
+        Err(Failure::Refused(refusal)) if matches!(refusal.status, 403 | 409 | 422) => {
             let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::CONFLICT);
             page_of(&visit, &id, refusal.told(), status).await
         }

@@ -1,6 +1,8 @@
 //! Binding a bot to a resource: the role, the permissions, the scopes and the limits on one page, with a preview that
 //! the server decides.
 
+mod preview;
+
 use std::collections::BTreeMap;
 
 use askama::Template;
@@ -11,11 +13,14 @@ use serde_json::{Map, Value, json};
 
 use crate::gateway::console::client::{Conditions, Failure, Versioned, segment, with_query};
 use crate::gateway::console::form::Fields;
+use crate::gateway::console::gates::{self, GateForm};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::bot::{self, Bot};
 use crate::gateway::console::pages::deletion::ConfirmPage;
+use crate::gateway::console::picker::{Restriction, Scope};
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::Visit;
+use preview::Preview;
 
 #[derive(Deserialize)]
 struct Named {
@@ -63,84 +68,6 @@ struct Pin {
     status: String,
 }
 
-/// A list of names that may be absent, which restricts nothing.
-#[derive(Default)]
-struct Restriction {
-    is_restricted: bool,
-    /// Each name that the type declares, and whether it is in the list.
-    known: Vec<Choice>,
-    /// The entries that the type does not declare, such as globs, one a line.
-    others: Text,
-}
-
-struct Choice {
-    name: Text,
-    hint: Text,
-    is_chosen: bool,
-}
-
-impl Restriction {
-    fn new(list: Option<&Value>, known: Vec<(Text, Text)>) -> Restriction {
-        let entries: Option<Vec<&str>> =
-            list.and_then(Value::as_array).map(|list| list.iter().filter_map(Value::as_str).collect());
-        let chosen = entries.clone().unwrap_or_default();
-        let others = chosen.iter().filter(|entry| !known.iter().any(|(name, _)| name.raw() == **entry));
-        let others = others.copied().collect::<Vec<_>>().join("\n").into();
-        let known = known.into_iter().map(|(name, hint)| {
-            let is_chosen = chosen.contains(&name.raw());
-            Choice { name, hint, is_chosen }
-        });
-        Restriction { is_restricted: entries.is_some(), known: known.collect(), others }
-    }
-}
-
-/// A scope of the form.
-struct Scope {
-    key: Text,
-    match_mode: String,
-    is_restricted: bool,
-    entries: Text,
-}
-
-/// What the draft would do.
-#[derive(Deserialize)]
-struct Preview {
-    tools: Vec<PreviewTool>,
-}
-
-#[derive(Deserialize)]
-struct PreviewTool {
-    name: Text,
-    operation: Text,
-    visible: bool,
-    #[serde(default)]
-    rule: Option<Text>,
-    #[serde(default)]
-    was: Option<Was>,
-}
-
-#[derive(Deserialize)]
-struct Was {
-    visible: bool,
-}
-
-impl PreviewTool {
-    /// Returns the class of the change in the style sheet.
-    fn change(&self) -> &'static str {
-        match (self.was.as_ref().is_some_and(|was| was.visible), self.visible) {
-            (false, true) => "added",
-            (true, false) => "removed",
-            _ => "",
-        }
-    }
-}
-
-impl Preview {
-    fn count(&self, change: &str) -> usize {
-        self.tools.iter().filter(|tool| tool.change() == change).count()
-    }
-}
-
 impl BindPage {
     /// Returns the path of the form's action, without its query.
     fn action_path(&self) -> &str {
@@ -166,7 +93,7 @@ struct BindPage {
     limits: Vec<(&'static str, Text)>,
     expires_at: Text,
     enabled: bool,
-    gates: Text,
+    gates: GateForm,
     delegate: Text,
     errors: Vec<(Text, Text)>,
     preview: Option<Preview>,
@@ -193,7 +120,9 @@ pub(in crate::gateway::console) async fn new(
     Query(chosen): Query<Chosen>,
 ) -> Page {
     let target = new_target(&visit, &id, chosen).await?;
-    let page = form(&visit, target, &json!({"enabled": true}), Vec::new()).await?;
+    // Without a role, no restriction of both lists grants nothing, so the form starts with a list to choose from.
+    let start = json!({"enabled": true, "permissions": {"allowed_operations": []}});
+    let page = form(&visit, target, &start, Vec::new()).await?;
     Ok(page::render(&page))
 }
 
@@ -282,7 +211,7 @@ async fn form(visit: &Visit, target: Target, value: &Value, errors: Vec<(Text, T
         limits: LIMITS.map(limit).to_vec(),
         expires_at: text("expires_at"),
         enabled: value.get("enabled").and_then(Value::as_bool).unwrap_or_default(),
-        gates: json("gates"),
+        gates: GateForm::of(value.get("gates").unwrap_or(&Value::Null)).opened(&errors),
         delegate: json("delegate"),
         errors,
         preview: None,
@@ -321,6 +250,8 @@ fn scopes(kind: &Type, value: &Value) -> Vec<Scope> {
             match_mode: dimension.match_mode.clone(),
             is_restricted: entries.is_some(),
             entries: lines(entries),
+            tested: Text::default(),
+            verdict: None,
         }
     };
     kind.scope_dimensions.iter().map(scope).collect()
@@ -359,21 +290,16 @@ fn draft(fields: &Fields) -> (Map<String, Value>, Vec<(Text, Text)>) {
             Value::Null
         }),
     };
-    let (gates, delegate) = (json("gates"), json("delegate"));
-    let gates = if gates.is_null() { json!([]) } else { gates };
+    let delegate = json("delegate");
     let optional = |name: &str| Some(fields.value(name).trim()).filter(|value| !value.is_empty());
-    // Entries beside the choice of no restriction would be lost, and the binding would permit everything.
-    let mut restricted = |place: &str, mode: &str, entries: Vec<String>| {
-        if mode != "only" && !entries.is_empty() {
-            errors.push((Text::from(place), Text::from("form.contradiction")));
-        }
-        (mode == "only" || !entries.is_empty()).then_some(entries)
-    };
-    let mut restriction = |name: &str| {
+    // Entries count as a restriction also beside the choice of no restriction. Otherwise they would be lost, and the
+    // binding would permit everything.
+    let restricted = |mode: &str, entries: Vec<String>| (mode == "only" || !entries.is_empty()).then_some(entries);
+    let restriction = |name: &str| {
         let chosen = format!("{name}.known");
         let mut entries: Vec<String> = fields.values(&chosen).map(str::to_owned).collect();
         entries.extend(fields.lines(&format!("{name}.others")));
-        restricted(name, fields.value(&format!("{name}.mode")), entries)
+        restricted(fields.value(&format!("{name}.mode")), entries)
     };
     let (operations, tools) = (restriction("operations"), restriction("tools"));
     let permissions = match (&operations, &tools) {
@@ -387,11 +313,12 @@ fn draft(fields: &Fields) -> (Map<String, Value>, Vec<(Text, Text)>) {
     let scopes: Map<String, Value> = fields
         .with_prefix("scope.mode.")
         .filter_map(|(key, mode)| {
-            let entries = restricted(key, mode, fields.lines(&format!("scope.entries.{key}")))?;
+            let entries = restricted(mode, fields.lines(&format!("scope.entries.{key}")))?;
             Some((key.to_owned(), Value::from(entries)))
         })
         .collect();
-    let draft = json!({
+    let gates = gates::read(fields, &mut errors);
+    let mut draft = json!({
         "role_id": optional("role_id"),
         "permissions": permissions,
         "scope_constraints": scopes,
@@ -400,13 +327,28 @@ fn draft(fields: &Fields) -> (Map<String, Value>, Vec<(Text, Text)>) {
         "limits": limits,
         "expires_at": optional("expires_at"),
         "enabled": fields.has("enabled"),
-        "gates": gates,
         "delegate": delegate,
     });
+    if let Some(gates) = gates {
+        draft["gates"] = gates.into();
+    }
     match draft {
         Value::Object(draft) => (draft, errors),
         _ => (Map::new(), errors),
     }
+}
+
+/// Returns the places of the choices that a binding lacks, each with the key of a word.
+fn missing(draft: &Map<String, Value>, is_new: bool) -> Vec<(Text, Text)> {
+    let permissions = draft.get("permissions").filter(|permissions| !permissions.is_null());
+    if permissions.is_none() && draft.get("role_id").is_none_or(Value::is_null) {
+        return vec![("role_id".into(), "bind.needs_grant".into())];
+    }
+    // The form of a new binding starts with an empty list, which can be an oversight.
+    let is_empty = |list: &str| permissions.and_then(|all| all[list].as_array()).is_some_and(Vec::is_empty);
+    let lists = [("operations", "allowed_operations"), ("tools", "allowed_tools")];
+    let empty = lists.into_iter().filter(|(_, list)| is_new && is_empty(list));
+    empty.map(|(place, _)| (place.into(), "bind.needs_values".into())).collect()
 }
 
 /// Shows the numbers and the JSON texts as they were typed, because some of them cannot be read.
@@ -415,7 +357,7 @@ fn as_typed(page: BindPage, fields: &Fields) -> BindPage {
     BindPage {
         calls_per_minute: text("calls_per_minute"),
         limits: LIMITS.map(|name| (name, text(&format!("limit.{name}")))).to_vec(),
-        gates: text("gates"),
+        gates: GateForm::typed(fields).opened(&page.errors),
         delegate: text("delegate"),
         ..page
     }
@@ -443,7 +385,10 @@ pub(in crate::gateway::console) async fn save(
 async fn submit(visit: &Visit, mut target: Target) -> Page {
     // A form that is shown again still changes only the version that its person saw.
     let current = std::mem::replace(&mut target.version, visit.shown_version());
-    let (mut body, unread) = draft(visit.fields());
+    let (mut body, mut unread) = draft(visit.fields());
+    if unread.is_empty() {
+        unread = missing(&body, target.binding.is_none());
+    }
     if !unread.is_empty() {
         let told = |(place, key): (Text, Text)| (place, Text::from(visit.words().text(key.raw())));
         let errors = unread.into_iter().map(told).collect();
@@ -463,7 +408,11 @@ async fn submit(visit: &Visit, mut target: Target) -> Page {
         let path = format!("{path}/preview");
         match visit.client.send::<Preview>(Method::POST, &path, &ask, Conditions::default()).await {
             Ok(preview) => {
-                let page = BindPage { preview: Some(preview), ..form(visit, target, &shown, Vec::new()).await? };
+                let mut page = BindPage { preview: Some(preview), ..form(visit, target, &shown, Vec::new()).await? };
+                for scope in &mut page.scopes {
+                    let value = visit.fields().value(&format!("scope.test.{}", scope.key.raw()));
+                    scope.test(visit.words(), value);
+                }
                 return Ok(page::render(&page));
             }
             Err(failure) => failure,
@@ -474,7 +423,7 @@ async fn submit(visit: &Visit, mut target: Target) -> Page {
             None => (Method::POST, path),
         };
         match visit.client.act(method, &path, Some(&Value::Object(body)), visit.conditions()).await {
-            Ok(()) => return Ok(visit.done(visit.words().text("frame.saved").to_owned(), &target.bot.base).await),
+            Ok(()) => return Ok(visit.done(visit.words().text("bind.saved").to_owned(), &target.bot.base).await),
             Err(failure) => failure,
         }
     };
@@ -541,16 +490,32 @@ mod tests {
         let typed = b"operations.mode=all&operations.known=a&tools.mode=all&tools.others=b&scope.mode.repos=all&\
             scope.entries.repos=acme%2F*&scope.mode.labels=all";
         let (draft, errors) = draft(&Fields::parse(typed));
-        let places: Vec<&str> = errors.iter().map(|(place, _)| place.raw()).collect();
-        assert_eq!(places, ["operations", "tools", "repos"]);
+        assert!(errors.is_empty(), "{errors:?}");
         assert_eq!(draft["permissions"], json!({"allowed_operations": ["a"], "allowed_tools": ["b"]}));
         assert_eq!(draft["scope_constraints"], json!({"repos": ["acme/*"]}));
     }
 
     #[test]
+    fn a_choice_that_a_new_binding_lacks_is_told_with_its_place() {
+        let places = |body: &str, is_new: bool| -> Vec<String> {
+            let (draft, _) = draft(&Fields::parse(body.as_bytes()));
+            missing(&draft, is_new).iter().map(|(place, _)| place.raw().to_owned()).collect()
+        };
+        assert_eq!(places("operations.mode=all&tools.mode=all", true), ["role_id"]);
+        assert_eq!(places("operations.mode=only&tools.mode=all", true), ["operations"]);
+        assert_eq!(places("role_id=r&operations.mode=only&tools.mode=only", true), ["operations", "tools"]);
+        let complete = ["role_id=r&operations.mode=all&tools.mode=all", "operations.mode=all&operations.known=a"];
+        for body in complete {
+            assert!(places(body, true).is_empty(), "{body}");
+        }
+        // An existing binding may keep a list that grants nothing.
+        assert!(places("operations.mode=only&tools.mode=all", false).is_empty());
+    }
+
+    #[test]
     fn numbers_and_json_that_cannot_be_read_are_told_with_their_place() {
-        let errors = draft(&Fields::parse(b"calls_per_minute=x&limit.fuel=-1&gates=%5B")).1;
+        let errors = draft(&Fields::parse(b"calls_per_minute=x&limit.fuel=-1&delegate=%5B&gates=1&gate=0")).1;
         let places: Vec<&str> = errors.iter().map(|(place, _)| place.raw()).collect();
-        assert_eq!(places, ["calls_per_minute", "limit.fuel", "gates"]);
+        assert_eq!(places, ["calls_per_minute", "limit.fuel", "delegate", "/gates/0/action"]);
     }
 }

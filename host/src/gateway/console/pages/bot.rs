@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::gateway::console::client::{Failure, LINK_BYTES_MAX, Versioned, segment, with_query};
+use crate::gateway::console::gates::{self, GateForm};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::activity::{Call, Calls};
 use crate::gateway::console::pages::deletion::{ConfirmPage, delete_named};
@@ -26,6 +27,7 @@ pub(in crate::gateway::console) struct Bot {
     pub model: Option<Text>,
     pub monthly_token_budget: Option<u64>,
     pub use_agent_sandbox: bool,
+    gates: Value,
     /// The calls of 24 hours, on the pages with tabs. Absent if they could not be counted.
     #[serde(skip)]
     pub counts: Option<Counts>,
@@ -141,6 +143,8 @@ pub(in crate::gateway::console) struct Why {
     /// The path of the page that shows and makes the change, if there is one and the key may make it.
     pub change: Option<String>,
     pub may_change: bool,
+    /// Whether the question is about a call that was made before.
+    pub is_again: bool,
 }
 
 #[derive(Template)]
@@ -260,7 +264,7 @@ pub(in crate::gateway::console) async fn ask_why(
     let is_long = params.len() > LINK_BYTES_MAX;
     let params = Text::from(params);
     let params = if is_long { params.start(PARAMS_CHARS_MAX) } else { params };
-    Ok(Why { tool: tool.into(), params, check, sentences, change, may_change })
+    Ok(Why { tool: tool.into(), params, check, sentences, change, may_change, is_again: false })
 }
 
 #[derive(Template)]
@@ -426,24 +430,39 @@ struct SettingsPage {
     /// The budget, as it was typed or is saved.
     budget: Text,
     errors: Vec<(Text, Text)>,
+    gates: GateForm,
     may_change: bool,
+    /// Whether the key may change permissions: the gates, and the use of the agent sandbox.
+    may_permit: bool,
 }
 
 /// Shows the settings of a bot.
 pub(in crate::gateway::console) async fn settings(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
     let bot = read_head(&visit, &id).await?;
-    show_settings(&visit, bot, Vec::new(), StatusCode::OK).await
+    let gates = GateForm::of(&bot.gates);
+    show_settings(&visit, bot, gates, Vec::new(), StatusCode::OK).await
 }
 
-async fn show_settings(visit: &Visit, bot: Bot, errors: Vec<(Text, Text)>, status: StatusCode) -> Page {
+async fn show_settings(
+    visit: &Visit,
+    bot: Bot,
+    gates: GateForm,
+    errors: Vec<(Text, Text)>,
+    status: StatusCode,
+) -> Page {
     let frame = visit.frame("bots", &bot.name.to_string()).await;
     let may_change = visit.may("bots_update");
+    let may_permit = visit.may("bindings_update");
+    let gates = gates.opened(&errors);
     let budget = if visit.browser.is_form {
         visit.fields().value("monthly_token_budget").into()
     } else {
         bot.monthly_token_budget.map(|budget| budget.to_string()).unwrap_or_default().into()
     };
-    Ok(page::render_as(status, &SettingsPage { frame, bot, tab: "settings", budget, errors, may_change }))
+    Ok(page::render_as(
+        status,
+        &SettingsPage { frame, bot, tab: "settings", budget, errors, gates, may_change, may_permit },
+    ))
 }
 
 /// Saves the settings of a bot.
@@ -456,20 +475,37 @@ pub(in crate::gateway::console) async fn save(visit: Visit, Path((_, id)): Path<
     (bot.name, bot.description) = (fields.value("name").into(), fields.value("description").into());
     bot.system_prompt = fields.value("system_prompt").replace("\r\n", "\n").into();
     bot.model = optional("model").map(Text::from);
-    bot.use_agent_sandbox = fields.has("use_agent_sandbox");
+    // Only an admin may send this field. The pages of other keys do not have it.
+    let has_sandbox_field = visit.may("bindings_update") || fields.has("use_agent_sandbox");
+    if has_sandbox_field {
+        bot.use_agent_sandbox = fields.has("use_agent_sandbox");
+    }
     let budget = optional("monthly_token_budget").map(|text| text.trim().parse::<u64>());
-    let Ok(budget) = budget.transpose() else {
-        let error = ("monthly_token_budget".into(), visit.words().text("form.not_integer").into());
-        return show_settings(&visit, bot, vec![error], StatusCode::UNPROCESSABLE_ENTITY).await;
-    };
-    let body = json!({
+    let mut unread = Vec::new();
+    let budget = budget.transpose().unwrap_or_else(|_| {
+        unread.push(("monthly_token_budget".into(), "form.not_integer".into()));
+        None
+    });
+    let gates = gates::read(fields, &mut unread);
+    if !unread.is_empty() {
+        let told = |(place, key): (Text, Text)| (place, Text::from(visit.words().text(key.raw())));
+        let errors = unread.into_iter().map(told).collect();
+        let gates = if gates.is_some() { GateForm::typed(fields) } else { GateForm::of(&bot.gates) };
+        return show_settings(&visit, bot, gates, errors, StatusCode::UNPROCESSABLE_ENTITY).await;
+    }
+    let mut body = json!({
         "name": bot.name.raw(),
         "description": bot.description.raw(),
         "system_prompt": bot.system_prompt.raw(),
         "model": optional("model"),
         "monthly_token_budget": budget,
-        "use_agent_sandbox": bot.use_agent_sandbox,
     });
+    if has_sandbox_field {
+        body["use_agent_sandbox"] = bot.use_agent_sandbox.into();
+    }
+    if let Some(gates) = gates {
+        body["gates"] = gates.into();
+    }
     let path = format!("/api/bots/{}", segment(&id));
     match visit.client.act(Method::PATCH, &path, Some(&body), visit.conditions()).await {
         Ok(()) => {
@@ -483,7 +519,8 @@ pub(in crate::gateway::console) async fn save(visit: Visit, Path((_, id)): Path<
                 errors = vec![(Text::default(), visit.words().text("form.version_changed").into())];
             }
             let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::CONFLICT);
-            show_settings(&visit, bot, errors, status).await
+            let gates = GateForm::of(body.get("gates").unwrap_or(&bot.gates));
+            show_settings(&visit, bot, gates, errors, status).await
         }
         Err(failure) => Err(failure),
     }

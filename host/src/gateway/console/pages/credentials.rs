@@ -67,10 +67,18 @@ async fn form(visit: &Visit, id: &str, method: &str) -> Result<CredentialPage, F
     let kind = kind.ok_or_else(Failure::not_found)?;
     let methods = kind.auth_methods;
     let chosen = methods.iter().find(|known| known.method.raw() == method).or(methods.first());
-    let chosen = chosen.ok_or_else(Failure::not_found)?;
+    let mut chosen = chosen.ok_or_else(Failure::not_found)?;
+    let is_by_app = |known: &AuthMethod| known.is_oauth() || known.is_device();
+    let mut new_app = if is_by_app(chosen) { new_app(visit, &resource).await } else { None };
+    // The page opens on a method that can be used, unless a person has chosen another one.
+    if method.is_empty()
+        && new_app.is_some()
+        && let Some(usable) = methods.iter().find(|known| !is_by_app(known))
+    {
+        (chosen, new_app) = (usable, None);
+    }
     let (inputs, name) = (schema::of_fields(&chosen.credential_schema, None), chosen.method.clone());
     let (description, is_oauth, is_device) = (chosen.description.clone(), chosen.is_oauth(), chosen.is_device());
-    let new_app = if is_oauth || is_device { new_app(visit, &resource).await } else { None };
     let frame = visit.frame("resources", visit.words().text("credential.title")).await;
     let action = with_query(&format!("{base}/credential"), &[("method", name.raw())]);
     Ok(CredentialPage {

@@ -9,7 +9,7 @@ use crate::gateway::console::client::Failure;
 use crate::gateway::console::page::{self, Frame};
 use crate::gateway::console::pages::login;
 use crate::gateway::console::text::Text;
-use crate::gateway::console::visit::Browser;
+use crate::gateway::console::visit::{Browser, Visit};
 use crate::gateway::console::words::Words;
 
 /// The kind of the page that reads itself again.
@@ -29,6 +29,8 @@ struct ErrorPage {
     advice: String,
     request_id: Text,
     faults: Vec<(Text, Text)>,
+    /// The path of the page whose form was refused.
+    back: Option<String>,
 }
 
 /// Returns the page of a failure.
@@ -54,7 +56,14 @@ pub(in crate::gateway::console) async fn page(console: &Console, browser: &Brows
         Some(refusal) => (refusal.detail.as_str().into(), refusal.request_id.as_str().into()),
         None => (Text::default(), Text::default()),
     };
-    build(console, browser, failure.status(), kind, (detail, request_id, faults))
+    let title = Words::of(browser.look.language).text(&format!("error.{kind}.title")).to_owned();
+    // A part of the server that fails would fail for the menu too.
+    let frame = match failure.status().is_client_error() {
+        true => Visit::frame_of_error(console, browser, &title).await,
+        false => None,
+    };
+    let frame = frame.unwrap_or_else(|| browser.frame(console, &title));
+    build(frame, browser, failure.status(), kind, (detail, request_id, faults))
 }
 
 /// Returns the kind of an error that passes by itself. Only a page that was read is read again, because a form is not sent
@@ -65,16 +74,17 @@ fn unavailable_kind(browser: &Browser) -> &'static str {
 
 type Told = (Text, Text, Vec<(Text, Text)>);
 
-fn build(console: &Console, browser: &Browser, status: StatusCode, kind: &str, told: Told) -> Response {
+fn build(frame: Frame, browser: &Browser, status: StatusCode, kind: &str, told: Told) -> Response {
     let words = Words::of(browser.look.language);
     let (detail, request_id, faults) = told;
     let page = ErrorPage {
-        frame: browser.frame(console, words.text(&format!("error.{kind}.title"))),
+        frame,
         text: words.text(&format!("error.{kind}.text")).to_owned(),
         advice: words.text(&format!("error.{kind}.advice")).to_owned(),
         detail,
         request_id,
         faults,
+        back: browser.came_from.clone(),
     };
     let mut response = page::render_as(status, &page);
     if kind == STARTING {
@@ -84,7 +94,13 @@ fn build(console: &Console, browser: &Browser, status: StatusCode, kind: &str, t
 }
 
 fn plain(console: &Console, browser: &Browser, status: StatusCode, kind: &str) -> Response {
-    build(console, browser, status, kind, (Text::default(), Text::default(), Vec::new()))
+    alone(console, browser, status, kind, (Text::default(), Text::default(), Vec::new()))
+}
+
+/// Returns a page without the menu of the session.
+fn alone(console: &Console, browser: &Browser, status: StatusCode, kind: &str, told: Told) -> Response {
+    let frame = browser.frame(console, Words::of(browser.look.language).text(&format!("error.{kind}.title")));
+    build(frame, browser, status, kind, told)
 }
 
 /// A request that changes something and does not come from a page of this console.
@@ -117,5 +133,5 @@ pub(in crate::gateway::console) fn unknown_host() -> Response {
 /// The server is starting, or its database cannot be read, so nothing is known of the session.
 pub(in crate::gateway::console) fn unavailable(console: &Console, browser: &Browser, detail: &str) -> Response {
     let told = (Text::from(detail), Text::default(), Vec::new());
-    build(console, browser, StatusCode::SERVICE_UNAVAILABLE, unavailable_kind(browser), told)
+    alone(console, browser, StatusCode::SERVICE_UNAVAILABLE, unavailable_kind(browser), told)
 }

@@ -3,6 +3,7 @@
 use askama::Template;
 use monstrum_types::UtcMillis;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::gateway::console::chart::Chart;
 use crate::gateway::console::client::{Failure, segment, with_query};
@@ -65,7 +66,39 @@ struct OverviewPage {
     denials: Vec<Call>,
     calls: Option<Vec<Call>>,
     may_create: bool,
+    /// The steps to a first call, while there is none.
+    steps: Vec<Step>,
     offer: Option<Offer>,
+}
+
+/// A step to a first call.
+struct Step {
+    label: &'static str,
+    href: String,
+    /// Whether it is the first step that is not done.
+    is_next: bool,
+}
+
+/// Returns the steps to a first call.
+async fn steps(visit: &Visit) -> Vec<Step> {
+    let (has_plugin, has_resource) =
+        tokio::join!(has_items(visit, "/api/plugins?limit=1"), has_items(visit, "/api/resources?limit=1"));
+    let next = match (has_plugin, has_resource) {
+        (_, true) => "bots/new",
+        (true, false) => "resources/new",
+        (false, false) => "plugins",
+    };
+    let step = |(label, path)| Step { label: visit.words().text(label), href: visit.to(path), is_next: path == next };
+    [("nav.plugins", "plugins"), ("resources.new", "resources/new"), ("bots.new", "bots/new")].map(step).into()
+}
+
+/// Returns whether a list of the API has an item.
+async fn has_items(visit: &Visit, path: &str) -> bool {
+    #[derive(Deserialize)]
+    struct List {
+        items: Vec<Value>,
+    }
+    visit.client.get::<List>(path).await.is_ok_and(|list| !list.items.is_empty())
 }
 
 /// Shows what needs a person. A part that does not answer says so.
@@ -85,8 +118,10 @@ pub(in crate::gateway::console) async fn show(visit: Visit) -> Page {
         Offer::read(&visit),
     );
     let items = attention.ok().map(|attention| attention.items);
-    let may_create = visit.may("bots_create");
-    Ok(page::render(&OverviewPage { frame, items, chart: chart.ok(), denials, calls: calls.ok(), may_create, offer }))
+    let (may_create, calls, chart) = (visit.may("bots_create"), calls.ok(), chart.ok());
+    let is_unused = calls.as_ref().is_some_and(Vec::is_empty);
+    let steps = if may_create && is_unused { steps(&visit).await } else { Vec::new() };
+    Ok(page::render(&OverviewPage { frame, items, chart, denials, calls, may_create, steps, offer }))
 }
 
 /// The number of denied calls that the page shows.

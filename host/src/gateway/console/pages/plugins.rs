@@ -15,6 +15,9 @@ use crate::gateway::console::text::Text;
 use crate::gateway::console::visit::Visit;
 use diff::Diff;
 
+/// The manual about the installation of plugins.
+const GUIDE: &str = "https://github.com/MonstrumAI/monstrum/blob/main/docs/packages.md";
+
 #[derive(Deserialize)]
 struct Plugin {
     name: Text,
@@ -72,6 +75,9 @@ struct Plugins {
 struct ListPage {
     frame: Frame,
     plugins: Vec<Plugin>,
+    /// The plugins folder of the server, for keys that install plugins.
+    folder: Option<Text>,
+    guide: &'static str,
     next: Option<String>,
 }
 
@@ -82,7 +88,10 @@ pub(in crate::gateway::console) async fn list(visit: Visit, Query(query): Query<
         tokio::join!(visit.frame("plugins", visit.words().text("nav.plugins")), visit.client.get::<Plugins>(&path));
     let Plugins { items, next_cursor } = list?;
     let next = next_cursor.map(|cursor| with_query(&visit.to("plugins"), &[("cursor", &cursor)]));
-    Ok(page::render(&ListPage { frame, plugins: items, next }))
+    // A path of the server is for those who run it.
+    let dir = visit.console.app.plugins.dir();
+    let folder = visit.may("plugins_install").then(|| Text::from(dir.display().to_string()));
+    Ok(page::render(&ListPage { frame, plugins: items, folder, guide: GUIDE, next }))
 }
 
 #[derive(Template)]

@@ -3,6 +3,7 @@
 use askama::Template;
 use axum::extract::{Path, Query};
 use http::{Method, StatusCode};
+use ipnet::IpNet;
 use monstrum_types::UtcMillis;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -12,6 +13,7 @@ use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::bots::ListQuery;
 use crate::gateway::console::pages::deletion::{ConfirmPage, delete_named};
 use crate::gateway::console::pages::pins::{self, Pin, Pins};
+use crate::gateway::console::reach::{self, Closed};
 use crate::gateway::console::schema::{self, Declared, Input};
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::Visit;
@@ -43,6 +45,10 @@ pub(in crate::gateway::console) struct Network {
 impl Network {
     fn lines(&self) -> String {
         self.allow_addresses.iter().map(Text::raw).collect::<Vec<_>>().join("\n")
+    }
+
+    fn opened(&self) -> Vec<IpNet> {
+        self.allow_addresses.iter().filter_map(|net| net.raw().parse().ok()).collect()
     }
 }
 
@@ -247,6 +253,8 @@ struct FormPage {
     action: String,
     version: String,
     is_new: bool,
+    /// Whether the key may set more than the name.
+    may_configure: bool,
     back: String,
 }
 
@@ -280,6 +288,8 @@ async fn blank(visit: &Visit, kind: &str) -> Result<FormPage, Failure> {
         action,
         version: String::new(),
         is_new: true,
+        // An operator may create a resource without a configuration. The API decides about the rest.
+        may_configure: true,
         back: visit.to("resources"),
         kind,
     })
@@ -295,6 +305,9 @@ impl FormPage {
     fn read(&mut self, visit: &Visit) -> Option<Value> {
         let fields = visit.fields();
         self.name = fields.value("name").into();
+        if !self.may_configure {
+            return Some(json!({"name": self.name.raw()}));
+        }
         self.allow_addresses = fields.value("allow_addresses").into();
         self.allow_http = fields.has("allow_http");
         self.labels = fields.value("labels").into();
@@ -372,9 +385,16 @@ struct ShowPage {
     may_credential: bool,
     may_pins: bool,
     may_discover: bool,
+    may_bind: bool,
 }
 
 impl ShowPage {
+    /// Returns what the addresses in the configuration lack.
+    fn closed(&self) -> Vec<Closed> {
+        let network = &self.resource.network;
+        reach::closed(&self.resource.config, network.allow_http, &network.opened())
+    }
+
     fn config(&self) -> Vec<(Text, Text)> {
         let shown = |value: &Value| match value {
             Value::String(text) => text.as_str().into(),
@@ -385,6 +405,12 @@ impl ShowPage {
 
     fn discovers(&self) -> bool {
         self.kind.as_ref().is_some_and(|kind| kind.tool_discovery != "static") || self.resource.discovery.is_some()
+    }
+
+    /// Returns whether the type needs a credential and none is saved.
+    fn lacks_credential(&self) -> bool {
+        let needs = self.kind.as_ref().is_some_and(|kind| !kind.auth_methods.is_empty());
+        needs && self.resource.credential.is_none()
     }
 
     fn has_check(&self) -> bool {
@@ -420,6 +446,7 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
         may_credential: visit.may("credentials_save"),
         may_pins: visit.may("resources_approve"),
         may_discover: visit.may("resources_discover"),
+        may_bind: visit.may("bindings_create"),
     };
     Ok(page::render(&page))
 }
@@ -439,6 +466,7 @@ async fn edit_page(visit: &Visit, id: &str) -> Result<FormPage, Failure> {
         action: format!("{base}/edit"),
         version,
         is_new: false,
+        may_configure: visit.may("bindings_update"),
         back: base,
         kind,
     })

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::gateway::console::client::{Failure, Versioned, segment, with_query};
 use crate::gateway::console::form::Fields;
+use crate::gateway::console::gates::{self, GateForm};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::bots::ListQuery;
 use crate::gateway::console::pages::deletion::{ConfirmPage, delete_named};
@@ -77,7 +78,7 @@ struct FormPage {
     operations: Option<Text>,
     tools: Option<Text>,
     scopes: Text,
-    gates: Text,
+    gates: GateForm,
     errors: Vec<(Text, Text)>,
     action: String,
     version: String,
@@ -99,7 +100,7 @@ async fn blank(visit: &Visit) -> FormPage {
         operations: Some(Text::default()),
         tools: None,
         scopes: Text::default(),
-        gates: Text::default(),
+        gates: GateForm::of(&Value::Null),
         errors: Vec::new(),
         action: visit.to("roles/new"),
         version: String::new(),
@@ -124,7 +125,7 @@ async fn existing(visit: &Visit, id: &str) -> Result<FormPage, Failure> {
     Ok(FormPage {
         frame: visit.frame("roles", &role.name.to_string()).await,
         scopes: json(&role.scope_constraints),
-        gates: json(&role.gates),
+        gates: GateForm::of(&role.gates),
         name: role.name,
         operations: lines(role.allowed_operations),
         tools: lines(role.allowed_tools),
@@ -175,22 +176,23 @@ async fn submit(visit: &Visit, mut page: FormPage, method: Method, path: &str) -
     page.operations = operations.as_ref().map(|list| list.join("\n").into());
     page.tools = tools.as_ref().map(|list| list.join("\n").into());
     page.scopes = fields.value("scopes").into();
-    page.gates = fields.value("gates").into();
-    let mut unread = |name: &'static str, empty: Value| match read_json(fields, name, empty) {
-        Some(value) => value,
-        None => {
-            page.errors.push((name.into(), visit.words().text("form.not_json").into()));
-            Value::Null
-        }
-    };
-    let (scopes, gates) = (unread("scopes", json!({})), unread("gates", json!([])));
+    let scopes = read_json(fields, "scopes", json!({})).unwrap_or_else(|| {
+        page.errors.push(("scopes".into(), visit.words().text("form.not_json").into()));
+        Value::Null
+    });
+    let mut unread = Vec::new();
+    let gates = gates::read(fields, &mut unread);
+    page.errors.extend(unread.into_iter().map(|(place, key)| (place, visit.words().text(key.raw()).into())));
     if !page.errors.is_empty() {
+        page.gates = GateForm::typed(fields).opened(&page.errors);
         return Ok(page::render_as(StatusCode::UNPROCESSABLE_ENTITY, &page));
     }
-    let body = json!({
+    let mut body = json!({
         "name": page.name.raw(), "allowed_operations": operations, "allowed_tools": tools, "scope_constraints": scopes,
-        "gates": gates,
     });
+    if let Some(gates) = gates {
+        body["gates"] = gates.into();
+    }
     match visit.client.act(method, path, Some(&body), visit.conditions()).await {
         Ok(()) => Ok(visit.done(visit.words().text("frame.saved").to_owned(), &page.back).await),
         Err(Failure::Refused(refusal)) if matches!(refusal.status, 409 | 412 | 422) => {
@@ -198,6 +200,9 @@ async fn submit(visit: &Visit, mut page: FormPage, method: Method, path: &str) -
             if refusal.status == 412 {
                 page.version = current;
                 page.errors = vec![(Text::default(), visit.words().text("form.version_changed").into())];
+            }
+            if let Some(gates) = body.get("gates") {
+                page.gates = GateForm::of(gates).opened(&page.errors);
             }
             let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::CONFLICT);
             Ok(page::render_as(status, &page))

@@ -30,12 +30,20 @@ struct Answer {
     message: Option<Text>,
     #[serde(default)]
     data: Option<Value>,
+    /// The approval for which the call waits.
+    #[serde(default)]
+    approval: Option<Awaited>,
     duration_ms: u64,
     /// What the page shows of the data, and whether this is the start of it.
     #[serde(skip)]
     shown: Text,
     #[serde(skip)]
     is_cut: bool,
+}
+
+#[derive(Deserialize)]
+struct Awaited {
+    id: String,
 }
 
 impl Answer {
@@ -74,6 +82,11 @@ struct TryPage {
 impl TryPage {
     fn writes(&self) -> bool {
         self.tool.as_ref().is_some_and(|tool| tool.effect == "write")
+    }
+
+    /// Returns whether the explanation below the answer says the same message.
+    fn is_told_by_why(&self, message: &Text) -> bool {
+        self.why.as_ref().is_some_and(|why| why.check.message.as_ref() == Some(message))
     }
 }
 
@@ -144,7 +157,7 @@ pub(in crate::gateway::console) async fn submit(
             page.why = Some(bot::ask_why(&visit, &page.bot, &name, params).await?);
             return Ok(page::render(&page));
         }
-        return Ok(page::see_other(&link));
+        return Ok(page::see_other(&format!("{link}#answer")));
     }
     if page.writes() && !visit.fields().has("sure") {
         page.errors = vec!["try.not_sure"];

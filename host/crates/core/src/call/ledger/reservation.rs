@@ -116,7 +116,7 @@ impl Ledger {
     /// [`OUTPUT_TOKENS_MIN`] would remain; such a round must not run.
     pub async fn reserve(&self, request: ReserveRequest) -> Result<Reservation, CallOutcome> {
         let ReserveRequest { workspace_id, bot_id, user, task_id, request_id, model, .. } = request;
-        let user = user.map(storable_user);
+        let user = user.as_ref().map(storable_user);
         let now = self.clock.now();
         let month = month(now);
         let limits = of_payers(&(self.limits)(Payers { workspace: workspace_id, bot: bot_id, user: user.as_ref() }));
