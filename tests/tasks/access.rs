@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
-use support::LlmReply;
+use support::{Api, LlmReply};
 
 use super::{Tasks, ended, list};
 use crate::http::workspace;
@@ -15,9 +15,15 @@ async fn tasks_are_seen_in_their_workspace_and_by_the_keys_of_their_bot() -> Res
     let task = tasks.run("Is it so?").await?;
     let paths = ["", "/steps", "/events"].map(|rest| format!("/api/tasks/{}{rest}", text(&task["id"])));
     let session = format!("/api/sessions/{}", text(&task["session_id"]));
-    let own = tasks.api().with_key(&tasks.api().new_key("bot", Some(&tasks.world.bot)).await?);
+    let key_of = async |name: &str, bot: &str| -> Result<Api> {
+        let body = json!({ "name": name, "kind": "bot", "bot_id": bot });
+        let (status, key) = tasks.api().post("/api/keys", &body).await?;
+        ensure!(status == 201, "{key}");
+        Ok(tasks.api().with_key(text(&key["key"])))
+    };
+    let own = key_of("own", &tasks.world.bot).await?;
     let other_bot = tasks.api().bot("other").await?;
-    let other = tasks.api().with_key(&tasks.api().new_key("bot", Some(&other_bot)).await?);
+    let other = key_of("other", &other_bot).await?;
     let foreign = workspace(tasks.api(), "foreign").await?;
     for path in paths.iter().chain([&session]) {
         let status = own.request(reqwest::Method::GET, path).send().await?.status();
