@@ -174,7 +174,8 @@ fn router(host: &InProcess) -> Router {
         stop: CancellationToken::new(),
     };
     let console = ConsoleOptions { enabled: true, hosts: Vec::new(), public_url: None, address };
-    gateway::router(Arc::clone(&host.running.app), gateway::Options::default(), mcp, console)
+    let (app, tasks) = (Arc::clone(&host.running.app), Arc::clone(&host.running.tasks));
+    gateway::router(app, tasks, gateway::Options::default(), mcp, console)
 }
 
 /// Returns the ids of all bots.
