@@ -57,7 +57,7 @@ impl Tenant {
         let provider = json!({ "resource_type": "test-echo", "client_id": marker, "token_url": token_url });
         let provider = made(&admin, "/api/oauth/providers", &provider).await?;
         for (id, subject) in [(json!(bot), "bot"), (json!({ "app_id": marker, "user_id": marker }), "user")] {
-            let budget = json!({ "subject": subject, "id": id, "monthly_credits_millionths": 5_000_000 });
+            let budget = json!({ "subject": subject, "id": id, "monthly_credits": 5 });
             let (status, set) = admin.put("/api/budgets", &budget).await?;
             ensure!(status == 200, "{set}");
         }

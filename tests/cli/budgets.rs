@@ -100,24 +100,23 @@ async fn budgets_are_changed_and_removed() -> Result<()> {
     let budgets = async || {
         let (_, list) = parsed(&world.server, &["budget", "list"]).await?;
         let items = list["items"].as_array().into_iter().flatten();
-        let limits =
-            items.map(|item| json!([item["name"], item["monthly_tokens"], item["monthly_credits_millionths"]]));
+        let limits = items.map(|item| json!([item["name"], item["monthly_tokens"], item["monthly_credits"]]));
         anyhow::Ok(Value::from_iter(limits))
     };
-    let (bot, each) = (json!(["bot tester", 1000, 12_500_000]), json!(["each user", 100, null]));
-    let (ann, whole) = (json!(["user ann of slack", null, 250_000]), json!(["workspace", 50_000, null]));
+    let (bot, each) = (json!(["bot tester", 1000, 12.5]), json!(["each user", 100, null]));
+    let (ann, whole) = (json!(["user ann of slack", null, 0.25]), json!(["workspace", 50_000, null]));
     assert_eq!(budgets().await?, json!([bot, each, ann, whole]));
     succeed(&world.server, &["budget", "set", "tester", "--tokens", "none"]).await?;
     succeed(&world.server, &["budget", "delete", "--each-user"]).await?;
     succeed(&world.server, &["budget", "delete", "--user", "slack", "ann"]).await?;
-    let credits_only = json!(["bot tester", null, 12_500_000]);
+    let credits_only = json!(["bot tester", null, 12.5]);
     assert_eq!(budgets().await?, json!([credits_only, whole]));
     // Without the number of credits, an operator key sets the tokens of a bot.
     let operator = world.api.new_key("operator", None).await?;
     succeed(&world.server, &["--key", &operator, "budget", "set", "tester", "5"]).await?;
     let refused = run(&world.server, &["--key", &operator, "budget", "delete", "tester"]).await?;
     assert_eq!(refused.status.code(), Some(1));
-    assert_eq!(budgets().await?, json!([["bot tester", 5, 12_500_000], whole]));
+    assert_eq!(budgets().await?, json!([["bot tester", 5, 12.5], whole]));
     succeed(&world.server, &["budget", "delete", "tester"]).await?;
     succeed(&world.server, &["budget", "delete", "--whole-workspace"]).await?;
     assert_eq!(budgets().await?, json!([]));

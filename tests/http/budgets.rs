@@ -45,9 +45,9 @@ async fn budgets_are_set_listed_and_removed() -> Result<()> {
     let mut answers = Answers::default();
     answers.add("none", api.get(path).await?);
     for (label, body) in [
-        ("bot", json!({ "subject": "bot", "id": bot, "monthly_tokens": 21, "monthly_credits_millionths": 500_000 })),
+        ("bot", json!({ "subject": "bot", "id": bot, "monthly_tokens": 21, "monthly_credits": 0.5 })),
         ("workspace", json!({ "subject": "workspace", "monthly_tokens": 100 })),
-        ("user", json!({ "subject": "user", "id": ann(), "monthly_credits_millionths": 150_000 })),
+        ("user", json!({ "subject": "user", "id": ann(), "monthly_credits": 0.15 })),
         ("each user", json!({ "subject": "user", "id": "*", "monthly_tokens": 7 })),
     ] {
         answers.add(label, api.put(path, &body).await?);
@@ -61,29 +61,29 @@ async fn budgets_are_set_listed_and_removed() -> Result<()> {
     for (label, body) in [
         ("nothing changes", json!({ "subject": "bot", "id": bot })),
         ("fewer tokens", json!({ "subject": "bot", "id": bot, "monthly_tokens": 0 })),
-        ("no credits", json!({ "subject": "bot", "id": bot, "monthly_credits_millionths": null })),
+        ("no credits", json!({ "subject": "bot", "id": bot, "monthly_credits": null })),
         ("no workspace", json!({ "subject": "workspace", "monthly_tokens": null })),
-        ("no user", json!({ "subject": "user", "id": ann(), "monthly_credits_millionths": null })),
-        ("no user again", json!({ "subject": "user", "id": ann(), "monthly_credits_millionths": null })),
+        ("no user", json!({ "subject": "user", "id": ann(), "monthly_credits": null })),
+        ("no user again", json!({ "subject": "user", "id": ann(), "monthly_credits": null })),
     ] {
         answers.add(label, api.put(path, &body).await?);
     }
     answers.add("list of two", api.get(path).await?);
     assert_snapshot!(told(&answers)?, @r#"
     none: 200 {"items":[],"next_cursor":null}
-    bot: 200 {"subject":"bot","id":"[id 1]","monthly_tokens":21,"monthly_credits_millionths":500000,"spent":{"month":"[month]","tokens":0,"credits_millionths":0,"tokens_reserved":0,"credits_reserved_millionths":0}}
-    workspace: 200 {"subject":"workspace","id":null,"monthly_tokens":100,"monthly_credits_millionths":null,"spent":{"month":"[month]","tokens":0,"credits_millionths":0,"tokens_reserved":0,"credits_reserved_millionths":0}}
-    user: 200 {"subject":"user","id":{"app_id":"slack","user_id":"ann"},"monthly_tokens":null,"monthly_credits_millionths":150000,"spent":{"month":"[month]","tokens":0,"credits_millionths":0,"tokens_reserved":0,"credits_reserved_millionths":0}}
-    each user: 200 {"subject":"user","id":"*","monthly_tokens":7,"monthly_credits_millionths":null,"spent":null}
-    list: 200 {"items":[{"subject":"bot","id":"[id 1]","monthly_tokens":21,"monthly_credits_millionths":500000,"spent":{"month":"[month]","tokens":14,"credits_millionths":200000,"tokens_reserved":0,"credits_reserved_millionths":0}},{"subject":"user","id":"*","monthly_tokens":7,"monthly_credits_millionths":null,"spent":null},{"subject":"user","id":{"app_id":"slack","user_id":"ann"},"monthly_tokens":null,"monthly_credits_millionths":150000,"spent":{"month":"[month]","tokens":7,"credits_millionths":100000,"tokens_reserved":0,"credits_reserved_millionths":0}},{"subject":"workspace","id":null,"monthly_tokens":100,"monthly_credits_millionths":null,"spent":{"month":"[month]","tokens":14,"credits_millionths":200000,"tokens_reserved":0,"credits_reserved_millionths":0}}],"next_cursor":null}
-    the last page: 200 {"items":[{"subject":"workspace","id":null,"monthly_tokens":100,"monthly_credits_millionths":null,"spent":{"month":"[month]","tokens":14,"credits_millionths":200000,"tokens_reserved":0,"credits_reserved_millionths":0}}],"next_cursor":null}
-    nothing changes: 200 {"subject":"bot","id":"[id 1]","monthly_tokens":21,"monthly_credits_millionths":500000,"spent":{"month":"[month]","tokens":14,"credits_millionths":200000,"tokens_reserved":0,"credits_reserved_millionths":0}}
-    fewer tokens: 200 {"subject":"bot","id":"[id 1]","monthly_tokens":0,"monthly_credits_millionths":500000,"spent":{"month":"[month]","tokens":14,"credits_millionths":200000,"tokens_reserved":0,"credits_reserved_millionths":0}}
-    no credits: 200 {"subject":"bot","id":"[id 1]","monthly_tokens":0,"monthly_credits_millionths":null,"spent":{"month":"[month]","tokens":14,"credits_millionths":200000,"tokens_reserved":0,"credits_reserved_millionths":0}}
-    no workspace: 200 {"subject":"workspace","id":null,"monthly_tokens":null,"monthly_credits_millionths":null,"spent":{"month":"[month]","tokens":14,"credits_millionths":200000,"tokens_reserved":0,"credits_reserved_millionths":0}}
-    no user: 200 {"subject":"user","id":{"app_id":"slack","user_id":"ann"},"monthly_tokens":null,"monthly_credits_millionths":null,"spent":{"month":"[month]","tokens":7,"credits_millionths":100000,"tokens_reserved":0,"credits_reserved_millionths":0}}
-    no user again: 200 {"subject":"user","id":{"app_id":"slack","user_id":"ann"},"monthly_tokens":null,"monthly_credits_millionths":null,"spent":{"month":"[month]","tokens":7,"credits_millionths":100000,"tokens_reserved":0,"credits_reserved_millionths":0}}
-    list of two: 200 {"items":[{"subject":"bot","id":"[id 1]","monthly_tokens":0,"monthly_credits_millionths":null,"spent":{"month":"[month]","tokens":14,"credits_millionths":200000,"tokens_reserved":0,"credits_reserved_millionths":0}},{"subject":"user","id":"*","monthly_tokens":7,"monthly_credits_millionths":null,"spent":null}],"next_cursor":null}
+    bot: 200 {"subject":"bot","id":"[id 1]","monthly_tokens":21,"monthly_credits":0.5,"spent":{"month":"[month]","tokens":0,"credits":0,"tokens_reserved":0,"credits_reserved":0}}
+    workspace: 200 {"subject":"workspace","id":null,"monthly_tokens":100,"monthly_credits":null,"spent":{"month":"[month]","tokens":0,"credits":0,"tokens_reserved":0,"credits_reserved":0}}
+    user: 200 {"subject":"user","id":{"app_id":"slack","user_id":"ann"},"monthly_tokens":null,"monthly_credits":0.15,"spent":{"month":"[month]","tokens":0,"credits":0,"tokens_reserved":0,"credits_reserved":0}}
+    each user: 200 {"subject":"user","id":"*","monthly_tokens":7,"monthly_credits":null,"spent":null}
+    list: 200 {"items":[{"subject":"bot","id":"[id 1]","monthly_tokens":21,"monthly_credits":0.5,"spent":{"month":"[month]","tokens":14,"credits":0.2,"tokens_reserved":0,"credits_reserved":0}},{"subject":"user","id":"*","monthly_tokens":7,"monthly_credits":null,"spent":null},{"subject":"user","id":{"app_id":"slack","user_id":"ann"},"monthly_tokens":null,"monthly_credits":0.15,"spent":{"month":"[month]","tokens":7,"credits":0.1,"tokens_reserved":0,"credits_reserved":0}},{"subject":"workspace","id":null,"monthly_tokens":100,"monthly_credits":null,"spent":{"month":"[month]","tokens":14,"credits":0.2,"tokens_reserved":0,"credits_reserved":0}}],"next_cursor":null}
+    the last page: 200 {"items":[{"subject":"workspace","id":null,"monthly_tokens":100,"monthly_credits":null,"spent":{"month":"[month]","tokens":14,"credits":0.2,"tokens_reserved":0,"credits_reserved":0}}],"next_cursor":null}
+    nothing changes: 200 {"subject":"bot","id":"[id 1]","monthly_tokens":21,"monthly_credits":0.5,"spent":{"month":"[month]","tokens":14,"credits":0.2,"tokens_reserved":0,"credits_reserved":0}}
+    fewer tokens: 200 {"subject":"bot","id":"[id 1]","monthly_tokens":0,"monthly_credits":0.5,"spent":{"month":"[month]","tokens":14,"credits":0.2,"tokens_reserved":0,"credits_reserved":0}}
+    no credits: 200 {"subject":"bot","id":"[id 1]","monthly_tokens":0,"monthly_credits":null,"spent":{"month":"[month]","tokens":14,"credits":0.2,"tokens_reserved":0,"credits_reserved":0}}
+    no workspace: 200 {"subject":"workspace","id":null,"monthly_tokens":null,"monthly_credits":null,"spent":{"month":"[month]","tokens":14,"credits":0.2,"tokens_reserved":0,"credits_reserved":0}}
+    no user: 200 {"subject":"user","id":{"app_id":"slack","user_id":"ann"},"monthly_tokens":null,"monthly_credits":null,"spent":{"month":"[month]","tokens":7,"credits":0.1,"tokens_reserved":0,"credits_reserved":0}}
+    no user again: 200 {"subject":"user","id":{"app_id":"slack","user_id":"ann"},"monthly_tokens":null,"monthly_credits":null,"spent":{"month":"[month]","tokens":7,"credits":0.1,"tokens_reserved":0,"credits_reserved":0}}
+    list of two: 200 {"items":[{"subject":"bot","id":"[id 1]","monthly_tokens":0,"monthly_credits":null,"spent":{"month":"[month]","tokens":14,"credits":0.2,"tokens_reserved":0,"credits_reserved":0}},{"subject":"user","id":"*","monthly_tokens":7,"monthly_credits":null,"spent":null}],"next_cursor":null}
     "#);
     Ok(())
 }
@@ -94,22 +94,22 @@ async fn the_tokens_of_a_bot_are_a_field_of_the_bot() -> Result<()> {
     let world = world().await?;
     let api = &world.api;
     let path = format!("/api/bots/{}", world.bot);
-    let set = json!({ "subject": "bot", "id": world.bot, "monthly_tokens": 5, "monthly_credits_millionths": 9 });
+    let set = json!({ "subject": "bot", "id": world.bot, "monthly_tokens": 5, "monthly_credits": 9e-6 });
     assert_eq!(api.put("/api/budgets", &set).await?.0, 200);
     assert_eq!(api.get(&path).await?.1["monthly_token_budget"], 5);
     assert_eq!(api.patch(&path, &json!({ "monthly_token_budget": 6 })).await?.0, 200);
     let (_, list) = api.get("/api/budgets").await?;
-    assert_eq!([&list["items"][0]["monthly_tokens"], &list["items"][0]["monthly_credits_millionths"]], [6, 9]);
+    assert_eq!([&list["items"][0]["monthly_tokens"], &list["items"][0]["monthly_credits"]], [&json!(6), &json!(9e-6)]);
     let (_, changes) = api.get("/api/audit/changes").await?;
     let change = changes["items"].as_array().context("a list")?.iter().find(|item| item["change"] == "budget.update");
     let change = change.with_context(|| format!("the change of the budget is not in the audit: {changes}"))?;
     let budget = |tokens: Value, credits: Value| {
         json!({
-            "subject": "bot", "id": world.bot, "monthly_tokens": tokens, "monthly_credits_millionths": credits,
+            "subject": "bot", "id": world.bot, "monthly_tokens": tokens, "monthly_credits": credits,
         })
     };
     assert_eq!(change["before"], budget(Value::Null, Value::Null));
-    assert_eq!(change["after"], budget(json!(5), json!(9)));
+    assert_eq!(change["after"], budget(json!(5), json!(9e-6)));
     assert_eq!(change["bot_id"], world.bot);
 
     // The budget is deleted with its bot.
@@ -137,7 +137,7 @@ async fn each_subject_refuses_what_exceeds_its_budget() -> Result<()> {
     };
     assert_eq!(refused("ann").await?, "runs");
     set(json!({ "subject": "user", "id": ann(), "monthly_tokens": 13 })).await?;
-    set(json!({ "subject": "user", "id": "*", "monthly_credits_millionths": 150_000 })).await?;
+    set(json!({ "subject": "user", "id": "*", "monthly_credits": 0.15 })).await?;
     let mut told = vec![refused("ann").await?];
     // The budget of each user is not shared.
     assert_eq!(refused("bob").await?, "runs");
@@ -145,12 +145,12 @@ async fn each_subject_refuses_what_exceeds_its_budget() -> Result<()> {
     told.push(refused("bob").await?);
     set(json!({ "subject": "workspace", "monthly_tokens": 27 })).await?;
     told.push(refused("dan").await?);
-    set(json!({ "subject": "workspace", "monthly_tokens": null, "monthly_credits_millionths": 399_999 })).await?;
+    set(json!({ "subject": "workspace", "monthly_tokens": null, "monthly_credits": 0.399999 })).await?;
     told.push(refused("dan").await?);
-    set(json!({ "subject": "workspace", "monthly_credits_millionths": null })).await?;
-    set(json!({ "subject": "bot", "id": world.bot, "monthly_credits_millionths": 399_999 })).await?;
+    set(json!({ "subject": "workspace", "monthly_credits": null })).await?;
+    set(json!({ "subject": "bot", "id": world.bot, "monthly_credits": 0.399999 })).await?;
     told.push(refused("dan").await?);
-    set(json!({ "subject": "bot", "id": world.bot, "monthly_credits_millionths": 400_000 })).await?;
+    set(json!({ "subject": "bot", "id": world.bot, "monthly_credits": 0.4 })).await?;
     assert_eq!(refused("dan").await?, "runs");
     assert_snapshot!(told.join("\n"), @"
     this call costs 7 tokens and exceeds the user's budget for [month] (7 of 13 tokens are spent)
@@ -178,10 +178,10 @@ async fn usage_is_reported_by_bot_user_task_and_model() -> Result<()> {
         answers.add(query, faults(world.api.get(&format!("/api/usage{query}")).await?));
     }
     assert_snapshot!(told(&answers)?, @r#"
-    200 {"month":"[month]","items":[{"bot_id":"[id 1]","tokens":28,"tokens_input":0,"tokens_output":0,"credits_millionths":400000,"rounds":0,"rounds_estimated":0,"calls":4}],"has_more":false}
-    ?by=user: 200 {"month":"[month]","items":[{"user":{"app_id":"slack","user_id":"ann"},"tokens":14,"tokens_input":0,"tokens_output":0,"credits_millionths":200000,"rounds":0,"rounds_estimated":0,"calls":2},{"user":null,"tokens":7,"tokens_input":0,"tokens_output":0,"credits_millionths":100000,"rounds":0,"rounds_estimated":0,"calls":1},{"user":{"app_id":"slack","user_id":"bob"},"tokens":7,"tokens_input":0,"tokens_output":0,"credits_millionths":100000,"rounds":0,"rounds_estimated":0,"calls":1}],"has_more":false}
-    ?by=task: 200 {"month":"[month]","items":[{"task_id":"task","tokens":21,"tokens_input":0,"tokens_output":0,"credits_millionths":300000,"rounds":0,"rounds_estimated":0,"calls":3},{"task_id":null,"tokens":7,"tokens_input":0,"tokens_output":0,"credits_millionths":100000,"rounds":0,"rounds_estimated":0,"calls":1}],"has_more":false}
-    ?by=bot,user,task,model: 200 {"month":"[month]","items":[{"bot_id":"[id 1]","user":{"app_id":"slack","user_id":"ann"},"task_id":"task","model":null,"tokens":14,"tokens_input":0,"tokens_output":0,"credits_millionths":200000,"rounds":0,"rounds_estimated":0,"calls":2},{"bot_id":"[id 1]","user":null,"task_id":null,"model":null,"tokens":7,"tokens_input":0,"tokens_output":0,"credits_millionths":100000,"rounds":0,"rounds_estimated":0,"calls":1},{"bot_id":"[id 1]","user":{"app_id":"slack","user_id":"bob"},"task_id":"task","model":null,"tokens":7,"tokens_input":0,"tokens_output":0,"credits_millionths":100000,"rounds":0,"rounds_estimated":0,"calls":1}],"has_more":false}
+    200 {"month":"[month]","items":[{"bot_id":"[id 1]","tokens":28,"tokens_input":0,"tokens_output":0,"credits":0.4,"rounds":0,"rounds_estimated":0,"calls":4}],"has_more":false}
+    ?by=user: 200 {"month":"[month]","items":[{"user":{"app_id":"slack","user_id":"ann"},"tokens":14,"tokens_input":0,"tokens_output":0,"credits":0.2,"rounds":0,"rounds_estimated":0,"calls":2},{"user":null,"tokens":7,"tokens_input":0,"tokens_output":0,"credits":0.1,"rounds":0,"rounds_estimated":0,"calls":1},{"user":{"app_id":"slack","user_id":"bob"},"tokens":7,"tokens_input":0,"tokens_output":0,"credits":0.1,"rounds":0,"rounds_estimated":0,"calls":1}],"has_more":false}
+    ?by=task: 200 {"month":"[month]","items":[{"task_id":"task","tokens":21,"tokens_input":0,"tokens_output":0,"credits":0.3,"rounds":0,"rounds_estimated":0,"calls":3},{"task_id":null,"tokens":7,"tokens_input":0,"tokens_output":0,"credits":0.1,"rounds":0,"rounds_estimated":0,"calls":1}],"has_more":false}
+    ?by=bot,user,task,model: 200 {"month":"[month]","items":[{"bot_id":"[id 1]","user":{"app_id":"slack","user_id":"ann"},"task_id":"task","model":null,"tokens":14,"tokens_input":0,"tokens_output":0,"credits":0.2,"rounds":0,"rounds_estimated":0,"calls":2},{"bot_id":"[id 1]","user":null,"task_id":null,"model":null,"tokens":7,"tokens_input":0,"tokens_output":0,"credits":0.1,"rounds":0,"rounds_estimated":0,"calls":1},{"bot_id":"[id 1]","user":{"app_id":"slack","user_id":"bob"},"task_id":"task","model":null,"tokens":7,"tokens_input":0,"tokens_output":0,"credits":0.1,"rounds":0,"rounds_estimated":0,"calls":1}],"has_more":false}
     ?month=[month]: 200 {"month":"[month]","items":[],"has_more":false}
     ?by=: 422 [{"path":"by","message":"expected different names of `bot`, `user`, `task` and `model`, separated by commas"}]
     ?by=bots: 422 [{"path":"by","message":"expected different names of `bot`, `user`, `task` and `model`, separated by commas"}]
@@ -242,7 +242,7 @@ async fn faults_of_a_budget_are_named_and_rights_are_required() -> Result<()> {
     {"subject":"user","id":"ann"}: 422 [{"path":"/id","message":"expected a user `{\"app_id\": …, \"user_id\": …}`, or `*` for each user"}]
     {"subject":"user","id":{"app_id":"","user_id":"ann"}}: 422 [{"path":"/id/app_id","message":"must be 1 to 256 bytes long and must not contain control characters"}]
     {"subject":"user","id":"*","monthly_tokens":1.5}: 422 [{"path":"/monthly_tokens","message":"invalid type: floating point `1.5`, expected i64"}]
-    {"subject":"user","id":"*","tokens":1}: 422 [{"path":"/tokens","message":"unknown field `tokens`, expected one of `subject`, `id`, `monthly_tokens`, `monthly_credits_millionths`"}]
+    {"subject":"user","id":"*","tokens":1}: 422 [{"path":"/tokens","message":"unknown field `tokens`, expected one of `subject`, `id`, `monthly_tokens`, `monthly_credits`"}]
     the workspace by its admin: 403 "a root key is required"
     a bot by an operator: 403 "an admin key is required"
     a bot of another workspace: 404 "no such bot"

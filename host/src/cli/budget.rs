@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{ArgGroup, Args, Subcommand};
+use monstrum_api::budgets::Credits;
 use serde_json::{Value, json};
 
 use super::client::Client;
@@ -133,8 +134,14 @@ fn millionths(text: &str) -> Option<i64> {
     whole.parse::<i64>().ok()?.checked_mul(MILLIONTHS)?.checked_add(decimals)
 }
 
+/// Formats a number of credits without an exponent. Null stays empty.
+pub(super) fn credits(number: &Value) -> String {
+    let credits = serde_json::from_value::<Credits>(number.clone());
+    credits.map(|credits| of_millionths(&json!(credits.millionths))).unwrap_or_default()
+}
+
 /// Formats millionths of a credit as credits. Null stays empty.
-pub(super) fn credits(millionths: &Value) -> String {
+fn of_millionths(millionths: &Value) -> String {
     let Some(number) = millionths.as_i64() else { return String::new() };
     let text = format!("{}.{:06}", number / MILLIONTHS, number % MILLIONTHS);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -165,7 +172,7 @@ impl Budget {
         match self {
             Budget::Set(set) => set.run(&client, options.json).await?,
             Budget::Delete { holder } => {
-                let limits = json!({ "monthly_tokens": null, "monthly_credits_millionths": null });
+                let limits = json!({ "monthly_tokens": null, "monthly_credits": null });
                 change(&client, &holder, limits, options.json).await?;
             }
             Budget::List => list(&client, options.json).await?,
@@ -189,7 +196,10 @@ impl Set {
             limits["monthly_tokens"] = tokens;
         }
         if let Some(credits) = credits {
-            limits["monthly_credits_millionths"] = credits.value();
+            limits["monthly_credits"] = match credits {
+                Limit::None => Value::Null,
+                Limit::Of(millionths) => json!(Credits::of_millionths(millionths)),
+            };
         }
         change(client, &holder, limits, json).await
     }
@@ -216,8 +226,8 @@ async fn list(client: &Client, json: bool) -> Result<(), Failure> {
     }
     for item in &mut items {
         item["tokens_spent"] = item["spent"]["tokens"].clone();
-        item["credits"] = Value::String(credits(&item["monthly_credits_millionths"]));
-        item["credits_spent"] = Value::String(credits(&item["spent"]["credits_millionths"]));
+        item["credits"] = Value::String(credits(&item["monthly_credits"]));
+        item["credits_spent"] = Value::String(credits(&item["spent"]["credits"]));
     }
     let empty = "there is no budget; `monstrum budget set` sets one";
     let header = ["SUBJECT", "TOKENS", "TOKENS SPENT", "CREDITS", "CREDITS SPENT"];
@@ -256,10 +266,10 @@ async fn show(client: &Client, holder: &Holder, json: bool) -> Result<(), Failur
     let mut fields = Vec::new();
     for (name, value) in [
         ("monthly tokens", output::cell(&budget["monthly_tokens"])),
-        ("monthly credits", credits(&budget["monthly_credits_millionths"])),
+        ("monthly credits", credits(&budget["monthly_credits"])),
         ("month", output::cell(&spent["month"])),
         ("tokens spent", output::cell(&spent["tokens"])),
-        ("credits spent", credits(&spent["credits_millionths"])),
+        ("credits spent", credits(&spent["credits"])),
     ] {
         if !value.is_empty() {
             fields.push((name, value));
@@ -270,10 +280,10 @@ async fn show(client: &Client, holder: &Holder, json: bool) -> Result<(), Failur
 
 async fn show_bot(client: &Client, id: &Value, name: &str, budget: &Value, json: bool) -> Result<(), Failure> {
     let months = usage(client, &output::cell(id)).await?;
-    let (tokens, credit_limit) = (&budget["monthly_tokens"], &budget["monthly_credits_millionths"]);
+    let (tokens, credit_limit) = (&budget["monthly_tokens"], &budget["monthly_credits"]);
     if json {
         return output::json(&json!({
-            "bot_id": id, "monthly_token_budget": tokens, "monthly_credits_millionths": credit_limit, "items": months,
+            "bot_id": id, "monthly_token_budget": tokens, "monthly_credits": credit_limit, "items": months,
         }));
     }
     let limit = if tokens.is_null() { "none".to_owned() } else { output::cell(tokens) };
@@ -286,7 +296,7 @@ async fn show_bot(client: &Client, id: &Value, name: &str, budget: &Value, json:
     output::line("")?;
     let mut months = months.as_array().cloned().unwrap_or_default();
     for month in &mut months {
-        month["credits"] = Value::String(credits(&month["credits_millionths"]));
+        month["credits"] = Value::String(of_millionths(&month["credits_millionths"]));
     }
     let header = ["MONTH", "TOKENS", "CREDITS", "ROUNDS", "CALLS"];
     let fields = ["month", "tokens", "credits", "rounds", "calls"];
@@ -322,9 +332,11 @@ mod tests {
             assert_eq!(millionths(text), expected, "{text}");
         }
         for (number, expected) in [(0, "0"), (12_500_000, "12.5"), (1, "0.000001"), (1_000_000, "1")] {
-            assert_eq!(credits(&json!(number)), expected);
+            assert_eq!(of_millionths(&json!(number)), expected);
         }
         assert_eq!(credits(&Value::Null), "");
+        assert_eq!(credits(&json!(9e-6)), "0.000009");
+        assert_eq!(credits(&json!(12)), "12");
     }
 
     #[test]

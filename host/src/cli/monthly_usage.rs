@@ -62,7 +62,7 @@ impl Usage {
         let row = |item: &Value| -> Vec<String> {
             let grouped = columns.iter().map(|(.., field)| cell(&item[*field], &bots));
             let numbers = NUMBERS.iter().map(|(_, field)| output::cell(&item[*field]));
-            grouped.chain(numbers).chain([credits(&item["credits_millionths"])]).collect()
+            grouped.chain(numbers).chain([credits(&item["credits"])]).collect()
         };
         output::table(&header, items.iter().map(row).collect())?;
         if report["has_more"] == true {

@@ -1,7 +1,7 @@
 //! Budgets of workspaces, bots and users, and reports of usage.
 
 use monstrum_types::{AppUser, BotId, words};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -16,6 +16,43 @@ words! {
         Workspace = "workspace",
         Bot = "bot",
         User = "user",
+    }
+}
+
+/// A number of credits, with at most six decimals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credits {
+    pub millionths: i64,
+}
+
+/// The number of parts into which credits are divided.
+const PARTS: i64 = 1_000_000;
+
+impl Credits {
+    #[must_use]
+    pub fn of_millionths(millionths: i64) -> Credits {
+        Credits { millionths }
+    }
+}
+
+impl Serialize for Credits {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.millionths % PARTS == 0 {
+            return serializer.serialize_i64(self.millionths / PARTS);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a float has 15 digits")]
+        let millionths = self.millionths as f64;
+        serializer.serialize_f64(millionths / 1e6)
+    }
+}
+
+impl<'de> Deserialize<'de> for Credits {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Credits, D::Error> {
+        let credits = f64::deserialize(deserializer)?;
+        // The cast saturates: a float that is too large becomes the largest integer.
+        #[expect(clippy::cast_possible_truncation, reason = "it saturates")]
+        let millionths = (credits * 1e6).round() as i64;
+        Ok(Credits { millionths })
     }
 }
 
@@ -39,8 +76,9 @@ pub struct Budget {
     pub id: Option<BudgetHolder>,
     /// The maximum number of tokens in a month. Null means no limit.
     pub monthly_tokens: Option<i64>,
-    /// The maximum number of millionths of a credit in a month. Null means no limit.
-    pub monthly_credits_millionths: Option<i64>,
+    /// The maximum number of credits in a month. Null means no limit.
+    #[schema(value_type = Option<f64>)]
+    pub monthly_credits: Option<Credits>,
     /// What the subject has spent in this month. Null for the budget of each user.
     pub spent: Option<BudgetSpent>,
 }
@@ -51,9 +89,11 @@ pub struct BudgetSpent {
     #[schema(example = "2026-11")]
     pub month: String,
     pub tokens: i64,
-    pub credits_millionths: i64,
+    #[schema(value_type = f64)]
+    pub credits: Credits,
     pub tokens_reserved: i64,
-    pub credits_reserved_millionths: i64,
+    #[schema(value_type = f64)]
+    pub credits_reserved: Credits,
 }
 
 /// A change of a budget. An absent limit is unchanged; null removes a limit.
@@ -70,10 +110,10 @@ pub struct BudgetChange {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<i64>, minimum = 0)]
     pub monthly_tokens: Option<Option<i64>>,
-    /// The maximum number of millionths of a credit in a month.
+    /// The maximum number of credits in a month, which is rounded to millionths.
     #[serde(default, deserialize_with = "nullable")]
-    #[schema(value_type = Option<i64>, minimum = 0)]
-    pub monthly_credits_millionths: Option<Option<i64>>,
+    #[schema(value_type = Option<f64>, minimum = 0)]
+    pub monthly_credits: Option<Option<Credits>>,
 }
 
 /// The usage of a workspace in one month, grouped by the requested columns.
@@ -111,7 +151,9 @@ pub struct UsageItem {
     pub tokens_input: i64,
     /// The number of tokens that models have written.
     pub tokens_output: i64,
-    pub credits_millionths: i64,
+    /// The cost of rounds and calls.
+    #[schema(value_type = f64)]
+    pub credits: Credits,
     /// The number of rounds.
     pub rounds: i64,
     /// The number of rounds whose tokens are an estimate, because the provider reported none or the round was
@@ -123,4 +165,30 @@ pub struct UsageItem {
 
 lists! {
     Budget => BudgetList "A page of budgets.",
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn credits_are_numbers_with_six_decimals() {
+        for (number, millionths) in [
+            (json!(0), 0),
+            (json!(12), 12_000_000),
+            (json!(12.5), 12_500_000),
+            (json!(0.399999), 399_999),
+            (json!(9e-6), 9),
+            (json!(-1.5), -1_500_000),
+        ] {
+            let credits: Credits = serde_json::from_value(number.clone()).unwrap();
+            assert_eq!(credits.millionths, millionths, "{number}");
+            assert_eq!(json!(credits), number);
+        }
+        assert_eq!(serde_json::from_value::<Credits>(json!(0.1234567)).unwrap().millionths, 123_457);
+        assert_eq!(serde_json::from_value::<Credits>(json!(1e300)).unwrap().millionths, i64::MAX);
+        assert!(serde_json::from_value::<Credits>(json!("1")).is_err());
+    }
 }

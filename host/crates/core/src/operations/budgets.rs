@@ -4,7 +4,7 @@
 //! of their own.
 
 use monstrum_api::budgets::{
-    Budget, BudgetChange, BudgetHolder, BudgetList, BudgetOf, BudgetSpent, UsageItem, UsageReport,
+    Budget, BudgetChange, BudgetHolder, BudgetList, BudgetOf, BudgetSpent, Credits, UsageItem, UsageReport,
 };
 use monstrum_store::{
     BotRow, BudgetLimits, BudgetRow, BudgetSubject, BudgetWrite, Page, Payer, StoreError, UsageBy, UsageGroup,
@@ -96,12 +96,13 @@ struct Recorded {
     subject: BudgetOf,
     id: Option<BudgetHolder>,
     monthly_tokens: Option<i64>,
-    monthly_credits_millionths: Option<i64>,
+    monthly_credits: Option<Credits>,
 }
 
 fn recorded(target: &Target, limits: BudgetLimits) -> Recorded {
     let (subject, id) = target.shown();
-    Recorded { subject, id, monthly_tokens: limits.tokens, monthly_credits_millionths: limits.credits_millionths }
+    let monthly_credits = limits.credits_millionths.map(Credits::of_millionths);
+    Recorded { subject, id, monthly_tokens: limits.tokens, monthly_credits }
 }
 
 /// Lists the budgets of a workspace: of the workspace, of bots, and of users.
@@ -142,9 +143,9 @@ async fn view(
             Some(BudgetSpent {
                 month,
                 tokens: spent.tokens,
-                credits_millionths: spent.credits_millionths,
+                credits: Credits::of_millionths(spent.credits_millionths),
                 tokens_reserved: spent.tokens_reserved,
-                credits_reserved_millionths: spent.credits_reserved_millionths,
+                credits_reserved: Credits::of_millionths(spent.credits_reserved_millionths),
             })
         }
         None => None,
@@ -154,7 +155,7 @@ async fn view(
         subject,
         id,
         monthly_tokens: limits.tokens,
-        monthly_credits_millionths: limits.credits_millionths,
+        monthly_credits: limits.credits_millionths.map(Credits::of_millionths),
         spent,
     })
 }
@@ -178,7 +179,7 @@ pub async fn set(app: &App, caller: &Admin, change: BudgetChange) -> Result<Budg
     };
     let after = BudgetLimits {
         tokens: change.monthly_tokens.unwrap_or(before.tokens),
-        credits_millionths: change.monthly_credits_millionths.unwrap_or(before.credits_millionths),
+        credits_millionths: credits_of(&change).unwrap_or(before.credits_millionths),
     };
     if after != before {
         check_room(app, workspace, &target, row.is_none())?;
@@ -275,13 +276,15 @@ fn check_room(app: &App, workspace: WorkspaceId, target: &Target, is_new: bool) 
     Err(OperationError::conflict(format!("the workspace has budgets of {USERS_MAX} users")))
 }
 
+/// Returns the limit of credits that a change sets, in millionths.
+fn credits_of(change: &BudgetChange) -> Option<Option<i64>> {
+    change.monthly_credits.map(|limit| limit.map(|credits| credits.millionths))
+}
+
 /// Returns the subject of a change, and checks its limits.
 fn target(change: &BudgetChange) -> Result<Target, OperationError> {
     let mut errors = InputErrors::default();
-    let limits = [
-        ("/monthly_tokens", change.monthly_tokens),
-        ("/monthly_credits_millionths", change.monthly_credits_millionths),
-    ];
+    let limits = [("/monthly_tokens", change.monthly_tokens), ("/monthly_credits", credits_of(change))];
     for (path, limit) in limits {
         if limit.flatten().is_some_and(|limit| limit < 0) {
             errors.add(path, "must be at least 0");
@@ -394,7 +397,7 @@ fn item(group: UsageGroup) -> UsageItem {
         tokens: usage.tokens,
         tokens_input: usage.tokens_input,
         tokens_output: usage.tokens_output,
-        credits_millionths: usage.credits_millionths,
+        credits: Credits::of_millionths(usage.credits_millionths),
         rounds: usage.rounds,
         rounds_estimated: usage.rounds_estimated,
         calls: usage.calls,
@@ -441,11 +444,8 @@ mod tests {
 
     #[test]
     fn limits_are_not_negative() {
-        let negative = json!({ "subject": "workspace", "monthly_tokens": -1, "monthly_credits_millionths": -5 });
-        assert_eq!(
-            faults(negative),
-            "/monthly_tokens must be at least 0; /monthly_credits_millionths must be at least 0"
-        );
+        let negative = json!({ "subject": "workspace", "monthly_tokens": -1, "monthly_credits": -5 });
+        assert_eq!(faults(negative), "/monthly_tokens must be at least 0; /monthly_credits must be at least 0");
         assert_eq!(faults(json!({ "subject": "workspace", "monthly_tokens": null })), "Workspace");
     }
 
