@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use support::LlmReply;
+use support::{Canned, LlmReply};
 
 use super::{Tasks, calls, create, ended, list, outline};
 use crate::world::text;
@@ -96,5 +96,28 @@ async fn another_model_is_asked_if_the_first_does_not_answer() -> Result<()> {
     other.prepare([LlmReply::says(&["From the other one."])]);
     let task = tasks.run("Hello again.").await?;
     assert_eq!((text(&task["status"]), text(&task["result"])), ("completed", "From the other one."), "{task}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn old_results_make_room_for_new_ones() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    // The context of the model has about 300 000 bytes.
+    let large = json!([{ "number": 1, "title": "Large", "body": "x".repeat(45_000) }]);
+    tasks.world.github.answer("/repos/acme/site/issues", Canned::json(200, &large));
+    let read = |page: u32| calls(&[("github_list_issues", json!({ "repo": "acme/site", "page": page }))]);
+    tasks.llm.prepare((1..8).map(read));
+    tasks.llm.prepare([LlmReply::says(&["That is a lot."])]);
+    let task = tasks.run("Read everything.").await?;
+    assert_eq!((text(&task["status"]), text(&task["result"])), ("completed", "That is a lot."), "{task}");
+    let messages = tasks.messages(7)?;
+    let is_omitted = |message: &&Value| text(&message["content"]).contains("\"omitted\":true");
+    let omitted = messages.iter().filter(is_omitted).count();
+    assert!((1..7).contains(&omitted), "{omitted} results were left out");
+    assert!(messages.last().is_some_and(|last| !is_omitted(&last)), "the last result stays whole");
+    assert_eq!(text(&messages[1]["content"]), "Read everything.");
+    // The journal keeps all of them.
+    let steps = tasks.steps(&task).await?;
+    assert_eq!(steps[1]["result"], large);
     Ok(())
 }

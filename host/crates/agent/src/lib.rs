@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+pub mod compact;
 mod following;
 pub mod guards;
 pub mod journal;

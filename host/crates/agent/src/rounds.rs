@@ -7,7 +7,7 @@ use std::sync::Arc;
 use monstrum_api::tasks::TokenUsage;
 use monstrum_core::call_types::incoming::{Attachments, IncomingCall};
 use monstrum_core::call_types::round::{
-    LLM_COMPLETE, RoundAnswer, RoundDelta, RoundExchange, RoundFailure, RoundRequest, RoundTool,
+    LLM_COMPLETE, RoundAnswer, RoundDelta, RoundExchange, RoundFailure, RoundOptions, RoundRequest, RoundTool,
 };
 use monstrum_core::call_types::task_step::TaskOfCall;
 use monstrum_core::language::Language;
@@ -22,6 +22,7 @@ use monstrum_types::{CallOutcome, Code, RequestId, Status, UtcMillis, with_cause
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use crate::compact::compacted;
 use crate::journal::{self, CallContent, RoundContent, StepContent, StepOutcome};
 use crate::present;
 use crate::round::{Asked, Asks};
@@ -80,18 +81,22 @@ impl TaskTurn<'_> {
         // The last step is asked for an answer, so that the task has one.
         let is_last = left <= 1;
         let offered = self.offered().await?;
-        let request = RoundRequest {
-            messages: self.messages(state, is_last).await?,
-            tools: if is_last { Vec::new() } else { offered.values().map(|it| it.tool.clone()).collect() },
-            output_tokens: None,
-            options: Default::default(),
-        };
         let snapshot = app.policy.load();
         let (workspace, bot) = (self.row.workspace_id, self.row.bot_id);
         let candidates = match models::candidates(&snapshot, workspace, bot, app.clock.now()) {
             Ok(candidates) => candidates,
             Err(error) => return Ok(RoundEnd::Ends(Ending::Failed(TaskCode::Model, error.to_string()))),
         };
+        let tools: Vec<RoundTool> = match is_last {
+            true => Vec::new(),
+            false => offered.values().map(|offered| offered.tool.clone()).collect(),
+        };
+        let tools_bytes: usize = tools.iter().map(size).sum();
+        // The first model decides how long the conversation can be. A fallback with a shorter context can refuse it.
+        let context_tokens = candidates.first().map_or(u64::MAX, |first| first.model.context_tokens);
+        let messages = self.messages(state, is_last).await?;
+        let messages = compacted(messages, state.earlier(), tools_bytes, context_tokens);
+        let request = RoundRequest { messages, tools, output_tokens: None, options: RoundOptions::default() };
         let answered = match self.ask(&request, &candidates, state.next_sequence()).await? {
             Ok(answered) => answered,
             Err(NoAnswer::Ending(ending)) => return Ok(RoundEnd::Ends(ending)),
@@ -302,6 +307,10 @@ impl TaskTurn<'_> {
         self.live.changed();
         Ok(RoundEnd::Goes)
     }
+}
+
+fn size(tool: &RoundTool) -> usize {
+    tool.name.len() + tool.description.len() + tool.parameters.to_string().len()
 }
 
 /// Returns the name of a tool that a model wrote, as it is stored. Names of tools that exist are not changed.

@@ -35,6 +35,8 @@ impl PlannedCall {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     messages: Vec<Message>,
+    /// The number of messages of earlier tasks, which precede the instruction.
+    earlier: usize,
     /// The calls of the last round, in the order in which the model asked for them, each with its result.
     calls: Vec<(PlannedCall, Option<StepOutcome>)>,
     /// What the model reads after the results of the last round.
@@ -50,10 +52,10 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Creates the state of a task that begins with `messages`.
+    /// Creates the state of a task that begins with `messages`: those of earlier tasks, and the instruction.
     #[must_use]
     pub(crate) fn new(messages: Vec<Message>) -> State {
-        State { messages, ..State::default() }
+        State { earlier: messages.len().saturating_sub(1), messages, ..State::default() }
     }
 
     /// Adds a step of the journal. Steps are added in their order.
@@ -123,6 +125,12 @@ impl State {
     #[must_use]
     pub(crate) fn messages(&self) -> &[Message] {
         &self.messages
+    }
+
+    /// Returns the number of messages of earlier tasks, which are the first of the conversation.
+    #[must_use]
+    pub(crate) fn earlier(&self) -> usize {
+        self.earlier
     }
 
     /// Returns the text of the last round, if the model asked for nothing more.
