@@ -13,12 +13,13 @@ use monstrum_core::operations::tools::{check_chat, may_use};
 use monstrum_core::operations::{Caller, OperationError};
 use monstrum_engine::Engine;
 use monstrum_store::{
-    BotRow, InsertedTask, KeyKind, NewSession, NewWake, Page, SessionRow, TaskFilter, TaskRow, TaskStatus, TaskStepRow,
-    TasksMax,
+    BotRow, EventRow, InsertedTask, KeyKind, NewSession, NewWake, Page, SessionRow, TaskFilter, TaskRow, TaskStatus,
+    TaskStepRow, TasksMax,
 };
 use monstrum_types::{BotId, InputError, JsonText, SessionId, TaskId, UtcMillis, WakeKey, WakeKind, with_causes};
 
 use serde::Deserialize as _;
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::journal::{self, JournalError, Limits, StepContent, TaskContent};
@@ -173,7 +174,7 @@ impl Tasks {
             if !is_idle(&open) {
                 return Ok(SessionOf::Known(open));
             }
-            after = Some(open.id);
+            after = Some((open.id, self.event_of_session(EventType::SessionExpired, &open, now)?));
         }
         let Chat { app_id, user_id, chat_id } = chat;
         let (workspace_id, bot_id, expired_at) = (caller.workspace, bot, None);
@@ -188,19 +189,27 @@ impl Tasks {
             used_at: now,
             expired_at,
         };
+        let created = self.event_of_session(EventType::SessionCreated, &row, now)?;
+        Ok(SessionOf::New(Box::new(NewSession { row, created, after })))
+    }
+
+    fn event_of_session(
+        &self,
+        event_type: EventType,
+        row: &SessionRow,
+        now: UtcMillis,
+    ) -> Result<EventRow, OperationError> {
         let event = NewEvent {
-            workspace_id,
-            event_type: EventType::SessionCreated,
+            workspace_id: row.workspace_id,
+            event_type,
             source_type: "session",
-            source_id: id.to_string(),
-            bot_id: Some(bot),
+            source_id: row.id.to_string(),
+            bot_id: Some(row.bot_id),
             links: EventLinks::default(),
             cause: None,
-            data: serde_json::json!({ "bot_id": bot, "chat": { "app_id": row.app_id, "chat_id": row.chat_id } }),
+            data: json!({ "bot_id": row.bot_id, "chat": { "app_id": row.app_id, "chat_id": row.chat_id } }),
         };
-        let created =
-            events::seal(&self.app.vault, event, now).map_err(|error| OperationError::Internal(error.into()))?;
-        Ok(SessionOf::New(Box::new(NewSession { row, created, after })))
+        events::seal(&self.app.vault, event, now).map_err(|error| OperationError::Internal(error.into()))
     }
 
     /// Lists the tasks that the caller may see and that match the filter, newest first.

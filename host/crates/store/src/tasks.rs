@@ -131,8 +131,8 @@ pub struct NewSession {
     pub row: SessionRow,
     /// The event `session.created`.
     pub created: EventRow,
-    /// The session of the conversation that has expired, if there is one.
-    pub after: Option<SessionId>,
+    /// The session of the conversation that has expired, if there is one, and the event `session.expired`.
+    pub after: Option<(SessionId, EventRow)>,
 }
 
 /// The columns of a task, in the order in which they are selected.

@@ -62,8 +62,10 @@ const DELETE: &str = "\
 /// Inserts a session, after the one that it replaces has expired.
 pub(super) async fn begin(session: &mut Session, new: &NewSession) -> Result<(), StoreError> {
     let NewSession { row, created, after } = new;
-    if let Some(after) = after {
-        session.run(EXPIRE, args![*after, row.created_at]).await?;
+    if let Some((id, expired)) = after
+        && session.run(EXPIRE, args![*id, row.created_at]).await? > 0
+    {
+        expired.insert(session).await?;
     }
     let SessionRow { id, workspace_id, bot_id, app_id, user_id, chat_id, created_at, .. } = row;
     let values = args![*id, *workspace_id, *bot_id, app_id, user_id, chat_id, *created_at];

@@ -141,7 +141,7 @@ pub(crate) async fn a_session_runs_one_task_at_a_time(store: &Store) {
     store.end_task(&claim, &end(&first), &event(&bot, "task.completed")).await.unwrap();
     assert_eq!(inserted(store, &second, None).await, InsertedTask::Inserted);
     // The next session of the conversation replaces one that has expired.
-    let next = NewSession { after: Some(new.row.id), ..session(&bot, "chat") };
+    let next = NewSession { after: Some((new.row.id, event(&bot, "session.expired"))), ..session(&bot, "chat") };
     assert_eq!(inserted(store, &task(&bot, next.row.id), Some(&next)).await, InsertedTask::Inserted);
     assert_eq!(inserted(store, &task(&bot, new.row.id), None).await, InsertedTask::NoSession);
     let open = store.session_of_chat(bot.workspace_id, "app", "chat").await.unwrap().unwrap();
