@@ -149,3 +149,19 @@ async fn a_task_that_was_made_with_sql_starts_nothing() -> Result<()> {
     assert_eq!(said.len(), 1, "the forged task asked no model");
     Ok(())
 }
+
+#[tokio::test]
+async fn tasks_open_after_a_rotation_of_the_master_key() -> Result<()> {
+    let mut tasks = Tasks::start().await?;
+    tasks.llm.prepare([calls(&[("github_list_issues", list())]), LlmReply::says(&["Done."])]);
+    let task = tasks.run("Look.").await?;
+    let before = tasks.steps(&task).await?;
+    tasks.world.server.stop().await?;
+    let rotated = tasks.world.server.command(&["vault", "rotate"]).await?;
+    ensure!(rotated.status.success(), "{}", String::from_utf8_lossy(&rotated.stderr));
+    tasks.world.server.launch().await?;
+    tasks.world.api = tasks.world.server.api()?;
+    assert_eq!(ended(tasks.api(), text(&task["id"])).await?, task);
+    assert_eq!(tasks.steps(&task).await?, before);
+    Ok(())
+}
