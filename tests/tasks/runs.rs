@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use support::LlmReply;
 
 use super::{Tasks, calls, create, ended, list, outline};
-use crate::world::text;
+use crate::world::{eventually, text};
 
 #[tokio::test]
 async fn a_task_calls_tools_until_the_model_answers() -> Result<()> {
@@ -160,5 +160,31 @@ async fn a_task_ends_when_its_time_is_over() -> Result<()> {
     let id = tasks.begin(&json!({ "instruction": "Talk.", "limits": { "wall_s": 1 } })).await?;
     let task = ended(tasks.api(), &id).await?;
     assert_eq!((text(&task["status"]), text(&task["code"])), ("failed", "wall_clock"), "{task}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_of_a_task_waits_for_a_person() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let gates = json!([{ "tools": ["github_create_issue"], "action": "ask" }]);
+    let path = format!("/api/bots/{}", tasks.world.bot);
+    let (status, body) = tasks.api().patch(&path, &json!({ "gates": gates })).await?;
+    ensure!(status == 200, "{status} {body}");
+    tasks.llm.prepare([calls(&[("github_create_issue", create("Asked"))]), LlmReply::says(&["Created."])]);
+    let id = tasks.begin(&json!({ "instruction": "Create an issue." })).await?;
+    let approval = eventually("a person is asked", async || {
+        let (_, list) = tasks.api().get("/api/approvals?status=pending").await?;
+        Ok(list["items"].as_array().and_then(|items| items.first().cloned()))
+    })
+    .await?;
+    assert_eq!(approval["tool"], "github_create_issue");
+    assert!(tasks.world.github.requests().is_empty());
+    let admin = tasks.api().with_key(&tasks.api().new_key("admin", None).await?);
+    let decision = json!({ "decision": "approve", "digest": approval["digest"] });
+    let (status, body) = admin.post(&format!("/api/approvals/{}", text(&approval["id"])), &decision).await?;
+    ensure!(status == 200, "{status} {body}");
+    let task = ended(tasks.api(), &id).await?;
+    assert_eq!((text(&task["status"]), text(&task["result"])), ("completed", "Created."), "{task}");
+    assert_eq!(tasks.world.github.requests().len(), 1);
     Ok(())
 }
