@@ -79,6 +79,7 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     post /api/bots/{id}/tasks: 422 "/unknown"
     post /api/bots/{id}/tools/{tool}/call: 422 "/unknown"
     post /api/bots/{id}/tools/{tool}/check: 422 "/unknown"
+    put /api/budgets: 422 "/unknown"
     post /api/console/tickets: 422 "/unknown"
     post /api/core/ai/sandbox/download: 503
     post /api/core/ai/sandbox/file: 503
