@@ -76,6 +76,12 @@ impl ReservationRow {
     }
 }
 
+impl Used {
+    fn is_nothing(&self) -> bool {
+        (self.tokens_input, self.tokens_output, self.credits_millionths) == (0, 0, 0)
+    }
+}
+
 impl Store {
     /// Reserves room for a round. `decide` receives what the workspace, the bot and the user have spent and reserved, and
     /// returns a result with the row to insert, or the reason for which there is no room. No other charge or reservation
@@ -109,7 +115,8 @@ impl Store {
     }
 
     /// Deletes a reservation, and charges what its round has used: `used`, or the whole reservation. The usage is charged
-    /// regardless of budgets. Returns false if the reservation has already been settled.
+    /// regardless of budgets. A round that has used nothing is not counted. Returns false if the reservation has already
+    /// been settled.
     pub async fn settle(&self, id: ReservationId, used: Option<Used>) -> Result<bool, StoreError> {
         retry!(async {
             let mut session = self.db.write().await?;
@@ -162,6 +169,10 @@ impl Session {
     }
 
     async fn charge_round(&mut self, row: &ReservationRow, used: Used) -> Result<(), StoreError> {
+        // The round never ran, or the provider refused it.
+        if used.is_nothing() {
+            return Ok(());
+        }
         let account = Account {
             workspace_id: row.workspace_id,
             bot_id: row.bot_id,

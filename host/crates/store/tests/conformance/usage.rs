@@ -287,6 +287,17 @@ pub(crate) async fn a_reservation_takes_room_until_it_is_settled(store: &Store) 
     assert_eq!((total.tokens, total.tokens_output, total.rounds, total.calls), (791, 700, 1, 1));
 }
 
+pub(crate) async fn a_round_that_used_nothing_is_not_counted(store: &Store) {
+    let bot = bot(store, None).await;
+    let row = reservation(&bot, 100, 400);
+    assert_eq!(reserve(store, &row, 500).await, Some(true));
+    assert!(store.settle(row.id, Some(Used::default())).await.unwrap());
+    assert_eq!(store.spent(bot.workspace_id, &Payer::Workspace, MONTH).await.unwrap(), Spent::default());
+    assert_eq!(store.usage(bot.workspace_id, bot.id, None).await.unwrap(), []);
+    assert_eq!(store.usage(bot.workspace_id, bot.id, Some("task")).await.unwrap(), []);
+    assert!(!store.settle(row.id, None).await.unwrap(), "it is settled once");
+}
+
 pub(crate) async fn reservations_at_once_never_exceed_the_budget(store: &Store) {
     const FITTING: i64 = 7;
     let bot = bot(store, None).await;
