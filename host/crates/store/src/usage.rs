@@ -11,7 +11,7 @@ mod reports;
 mod reservations;
 
 pub use reports::{UsageBy, UsageGroup, UsageGroups};
-pub use reservations::{ReservationRow, Used};
+pub use reservations::{ReservationFilter, ReservationPage, ReservationRow, Used};
 
 use monstrum_types::{AppUser, BotId, WorkspaceId};
 use sha2::{Digest as _, Sha256};

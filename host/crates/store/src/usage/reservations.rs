@@ -3,7 +3,7 @@
 use monstrum_types::{AppUser, BotId, RequestId, ReservationId, UtcMillis, WorkspaceId};
 
 use super::{ADD_ROW, ADD_TOTALS, Account, Counters, LOCK, LOCK_OF_BOT, Payer, Spent};
-use crate::db::{Session, args, from_row, retry};
+use crate::db::{FromRow, Row, Session, args, from_row, retry};
 use crate::{Store, StoreError};
 
 /// A row of `reservations`.
@@ -37,6 +37,37 @@ from_row! {
     }
 }
 
+/// Selects reservations.
+#[derive(Clone, Copy, Debug)]
+pub enum ReservationFilter<'a> {
+    /// Those that the host `node` has made, and those that have expired.
+    Lost { node: &'a str, now: UtcMillis },
+    /// Those that have expired.
+    Expired { now: UtcMillis },
+}
+
+/// Some reservations, in the order of their ids.
+#[derive(Debug)]
+pub struct ReservationPage {
+    pub rows: Vec<ReservationRow>,
+    /// The errors of the rows that cannot be read.
+    pub unreadable: Vec<StoreError>,
+    /// The text after which the next page begins. `None` if this is the last page.
+    pub next: Option<String>,
+}
+
+/// A row of a page, which another program may have made unreadable.
+struct FoundRow {
+    id: Result<String, StoreError>,
+    row: Result<ReservationRow, StoreError>,
+}
+
+impl FromRow for FoundRow {
+    fn from_row(row: &Row) -> Result<Self, StoreError> {
+        Ok(FoundRow { id: row.get("id"), row: ReservationRow::from_row(row) })
+    }
+}
+
 /// What a round has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
@@ -60,8 +91,8 @@ macro_rules! select {
     };
 }
 const BY_ID: &str = select!("where id = $1");
-const LOST: &str = select!("where (node = $1 or expires_at <= $2) order by id limit $3");
-const EXPIRED: &str = select!("where expires_at <= $1 order by id limit $2");
+const LOST: &str = select!("where (node = $1 or expires_at <= $2) and id > $3 order by id limit $4");
+const EXPIRED: &str = select!("where expires_at <= $1 and id > $2 order by id limit $3");
 
 impl ReservationRow {
     /// Returns the use of the whole reservation.
@@ -131,19 +162,30 @@ impl Store {
         })
     }
 
-    /// Returns up to `limit` reservations that the host `node` has made, or that have expired.
-    pub async fn lost_reservations(
+    /// Returns up to `limit` reservations whose ids are greater than `after`. Rows that cannot be read do not hide others.
+    pub async fn reservations(
         &self,
-        node: &str,
-        now: UtcMillis,
+        filter: ReservationFilter<'_>,
+        after: &str,
         limit: u32,
-    ) -> Result<Vec<ReservationRow>, StoreError> {
-        self.db.all(LOST, args![node, now, i64::from(limit)]).await
-    }
-
-    /// Returns up to `limit` reservations that have expired.
-    pub async fn expired_reservations(&self, now: UtcMillis, limit: u32) -> Result<Vec<ReservationRow>, StoreError> {
-        self.db.all(EXPIRED, args![now, i64::from(limit)]).await
+    ) -> Result<ReservationPage, StoreError> {
+        let rows = i64::from(limit);
+        let found: Vec<FoundRow> = match filter {
+            ReservationFilter::Lost { node, now } => self.db.all(LOST, args![node, now, after, rows]).await?,
+            ReservationFilter::Expired { now } => self.db.all(EXPIRED, args![now, after, rows]).await?,
+        };
+        let is_full = u32::try_from(found.len()).is_ok_and(|length| length >= limit);
+        let mut page = ReservationPage { rows: Vec::new(), unreadable: Vec::new(), next: None };
+        for FoundRow { id, row } in found {
+            // Ids that are no texts follow all others.
+            page.next = id.ok();
+            match row {
+                Ok(row) => page.rows.push(row),
+                Err(error) => page.unreadable.push(error),
+            }
+        }
+        page.next = page.next.filter(|_| is_full);
+        Ok(page)
     }
 }
 

@@ -86,6 +86,7 @@ intrusions! {
     a_forged_grant_is_ignored,
     an_edited_or_restored_tool_serves_nothing,
     an_edited_or_restored_budget_is_rejected,
+    unreadable_reservations_do_not_hide_others,
     a_deleted_first_discovery_is_detected,
     forged_agents_are_ignored,
     forged_sessions_and_tickets_log_nobody_in,

@@ -1,11 +1,12 @@
 //! Tests of usage accounting, and of budgets under concurrent charges.
 
 use monstrum_store::{
-    BotRow, BotSpent, BudgetLimits, Charge, Payer, PayerLimits, ReservationRow, Spent, Store, StoreRow, UsageBy,
-    UsageGroup, UsageRow, Used,
+    BotRow, BotSpent, BudgetLimits, Charge, Payer, PayerLimits, ReservationFilter, ReservationRow, Spent, Store,
+    StoreRow, UsageBy, UsageGroup, UsageRow, Used,
 };
 use monstrum_types::{AppUser, RequestId, ReservationId};
 
+use crate::authentic::Intruder;
 use crate::rows::{self, NOW, default_workspace, other_workspace};
 
 const MONTH: &str = "2026-11";
@@ -321,14 +322,24 @@ pub(crate) async fn reservations_of_dead_hosts_are_found(store: &Store) {
     for row in [&row, &others] {
         assert_eq!(reserve(store, row, 1_000).await, Some(true));
     }
-    let lost = async |node: &str, now| store.lost_reservations(node, now, 9).await.unwrap();
+    let rows = async |filter, after: &str, limit| {
+        let page = store.reservations(filter, after, limit).await.unwrap();
+        assert!(page.unreadable.is_empty(), "{page:?}");
+        (page.rows, page.next)
+    };
+    let lost = async |node, now| rows(ReservationFilter::Lost { node, now }, "", 9).await.0;
     assert_eq!(lost("node-1", NOW).await, std::slice::from_ref(&row));
     assert_eq!(lost("node-3", NOW).await, []);
-    let both = [row.clone(), others.clone()];
+    let (one, other) = if row.id < others.id { (&row, &others) } else { (&others, &row) };
+    let both = [one.clone(), other.clone()];
     assert_eq!(lost("node-3", NOW.plus_ms(1_000)).await, both);
-    assert_eq!(store.expired_reservations(NOW, 9).await.unwrap(), []);
-    assert_eq!(store.expired_reservations(NOW.plus_ms(1_000), 9).await.unwrap(), both);
-    assert_eq!(store.expired_reservations(NOW.plus_ms(1_000), 1).await.unwrap(), std::slice::from_ref(&row));
+    let expired = |now| ReservationFilter::Expired { now };
+    assert_eq!(rows(expired(NOW), "", 9).await.0, []);
+    let later = expired(NOW.plus_ms(1_000));
+    assert_eq!(rows(later, "", 9).await, (both.to_vec(), None));
+    let first = one.id.to_string();
+    assert_eq!(rows(later, "", 1).await, (vec![one.clone()], Some(first.clone())));
+    assert_eq!(rows(later, &first, 9).await, (vec![other.clone()], None));
     // A whole settlement uses everything, and is marked.
     assert!(store.settle(row.id, None).await.unwrap());
     let total = &store.usage(bot.workspace_id, bot.id, None).await.unwrap()[0];
@@ -338,6 +349,29 @@ pub(crate) async fn reservations_of_dead_hosts_are_found(store: &Store) {
     assert!(store.settle(others.id, None).await.unwrap());
     assert_eq!(store.spent(bot.workspace_id, &Payer::Workspace, MONTH).await.unwrap().tokens, 10);
     assert_eq!(reserve(store, &reservation(&bot, 1, 1), 1_000).await, None);
+}
+
+/// A host starts although another program has written reservations that cannot be read.
+pub(crate) async fn unreadable_reservations_do_not_hide_others(store: &Store, intruder: &mut impl Intruder) {
+    let bot = bot(store, None).await;
+    let mut rows = [reservation(&bot, 1, 2), reservation(&bot, 3, 4), reservation(&bot, 5, 6)];
+    rows.sort_by_key(|row| row.id.to_string());
+    for row in &rows {
+        assert_eq!(reserve(store, row, 1_000).await, Some(true));
+    }
+    intruder.run(format!("update reservations set request_id = 'x' where id = '{}'", rows[0].id)).await;
+    intruder.run(format!("update reservations set bot_id = 'x' where id = '{}'", rows[1].id)).await;
+    let filter = ReservationFilter::Lost { node: "node-1", now: NOW };
+    let page = store.reservations(filter, "", 9).await.unwrap();
+    assert_eq!((page.rows, page.unreadable.len(), page.next), (vec![rows[2].clone()], 2, None));
+    let page = store.reservations(filter, "", 2).await.unwrap();
+    assert_eq!((page.rows, page.unreadable.len()), (vec![], 2));
+    assert_eq!(page.next, Some(rows[1].id.to_string()));
+    intruder.run(format!("update reservations set id = 'x' where id = '{}'", rows[0].id)).await;
+    let page = store.reservations(filter, "", 9).await.unwrap();
+    assert_eq!((page.rows, page.unreadable.len()), (vec![rows[2].clone()], 2));
+    assert!(store.settle(rows[1].id, None).await.is_err());
+    assert!(store.settle(rows[2].id, None).await.unwrap());
 }
 
 pub(crate) async fn usage_is_reported_by_bot_user_task_and_model(store: &Store) {

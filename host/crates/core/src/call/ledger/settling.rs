@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use monstrum_store::{ReservationRow, Store, StoreError, Used};
+use monstrum_store::{ReservationFilter, Store, StoreError, Used};
 use monstrum_types::ReservationId;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -12,6 +12,8 @@ use tokio_util::task::TaskTracker;
 
 /// The interval between attempts to settle a reservation.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The maximum number of reservations that are read at once. It only bounds the memory.
+const READ_AT_ONCE_MAX: u32 = 256;
 
 /// The tasks that settle reservations.
 pub(super) struct Settling {
@@ -55,13 +57,29 @@ impl Settling {
         }
     }
 
-    /// Settles reservations as a whole. Returns whether there were any.
-    pub(super) async fn settle_whole(&self, rows: &[ReservationRow]) -> Result<bool, StoreError> {
-        for row in rows {
-            self.store.settle(row.id, None).await?;
-            tracing::warn!(call.id = %row.request_id, model = row.model, "a round of a dead host was charged as a whole");
+    /// Settles reservations as a whole. A reservation that cannot be read or charged keeps its room, and does not keep
+    /// the others from being settled.
+    pub(super) async fn settle_whole(&self, filter: ReservationFilter<'_>) -> Result<(), StoreError> {
+        let mut after = String::new();
+        loop {
+            let page = self.store.reservations(filter, &after, READ_AT_ONCE_MAX).await?;
+            for error in &page.unreadable {
+                tracing::error!(%error, "a row of the table `reservations` cannot be read; correct or delete it");
+            }
+            for row in &page.rows {
+                match self.store.settle(row.id, None).await {
+                    Ok(_) => {
+                        tracing::warn!(call.id = %row.request_id, model = row.model, "a round of a dead host was charged as a whole");
+                    }
+                    Err(error @ StoreError::Unavailable { .. }) => return Err(error),
+                    Err(error) => {
+                        tracing::error!(%error, reservation.id = %row.id, "a reservation of a dead host cannot be settled");
+                    }
+                }
+            }
+            let Some(next) = page.next else { return Ok(()) };
+            after = next;
         }
-        Ok(!rows.is_empty())
     }
 
     /// Waits until the tasks have ended. They make no further attempts.
@@ -83,8 +101,8 @@ async fn is_settled(store: &Store, id: ReservationId, used: Option<Used>) -> boo
         }
         Err(error) => {
             tracing::error!(%error, reservation.id = %id, "a reservation cannot be settled");
-            // A value that the database rejects stays rejected. The reservation is charged when it expires.
-            error.is_rejection()
+            // A value that the database rejects stays rejected, and a row that cannot be read stays unreadable.
+            !matches!(error, StoreError::Unavailable { .. })
         }
     }
 }
