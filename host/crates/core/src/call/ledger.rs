@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use monstrum_manifest::Cost;
 use monstrum_store::{Charge, PayerLimits, ReservationFilter, Store, StoreError};
-use monstrum_types::{AppUser, BotId, CallOutcome, Clock, Code, UtcMillis, WorkspaceId};
+use monstrum_types::{AppUser, BotId, CallOutcome, Clock, Code, TaskId, UtcMillis, WorkspaceId};
 
 pub use self::reservation::{OUTPUT_TOKENS_MIN, Price, Reservation, ReserveRequest, Used};
 
@@ -107,6 +107,13 @@ impl Ledger {
     /// Settles the reservations of hosts that are considered dead.
     pub async fn settle_expired(&self) -> Result<(), StoreError> {
         self.settling.settle_whole(ReservationFilter::Expired { now: self.clock.now() }).await
+    }
+
+    /// Settles the reservations that other hosts have made for a task. Call this when a turn of the task begins: turns are
+    /// exclusive, so a host that ran an earlier turn has lost its claim. This host settles the rounds of its own turns.
+    pub async fn settle_of_task(&self, workspace: WorkspaceId, task: TaskId) -> Result<(), StoreError> {
+        let task_id = task.to_string();
+        self.settling.settle_whole(ReservationFilter::OfTask { workspace, task_id: &task_id, node: &self.node }).await
     }
 
     /// Waits until all reservations are settled. A reservation that the database does not accept now is settled at the

@@ -44,6 +44,8 @@ pub enum ReservationFilter<'a> {
     Lost { node: &'a str, now: UtcMillis },
     /// Those that have expired.
     Expired { now: UtcMillis },
+    /// Those that other hosts than `node` have made for a task.
+    OfTask { workspace: WorkspaceId, task_id: &'a str, node: &'a str },
 }
 
 /// Some reservations, in the order of their ids.
@@ -92,6 +94,8 @@ macro_rules! select {
 }
 const BY_ID: &str = select!("where id = $1");
 const LOST: &str = select!("where (node = $1 or expires_at <= $2) and id > $3 order by id limit $4");
+const OF_TASK: &str =
+    select!("where workspace_id = $1 and task_id = $2 and node <> $3 and id > $4 order by id limit $5");
 const EXPIRED: &str = select!("where expires_at <= $1 and id > $2 order by id limit $3");
 
 impl ReservationRow {
@@ -173,6 +177,9 @@ impl Store {
         let found: Vec<FoundRow> = match filter {
             ReservationFilter::Lost { node, now } => self.db.all(LOST, args![node, now, after, rows]).await?,
             ReservationFilter::Expired { now } => self.db.all(EXPIRED, args![now, after, rows]).await?,
+            ReservationFilter::OfTask { workspace, task_id, node } => {
+                self.db.all(OF_TASK, args![workspace, task_id, node, after, rows]).await?
+            }
         };
         let is_full = u32::try_from(found.len()).is_ok_and(|length| length >= limit);
         let mut page = ReservationPage { rows: Vec::new(), unreadable: Vec::new(), next: None };

@@ -340,6 +340,12 @@ pub(crate) async fn reservations_of_dead_hosts_are_found(store: &Store) {
     let first = one.id.to_string();
     assert_eq!(rows(later, "", 1).await, (vec![one.clone()], Some(first.clone())));
     assert_eq!(rows(later, &first, 9).await, (vec![other.clone()], None));
+    let of_task =
+        async |workspace, task_id, node| rows(ReservationFilter::OfTask { workspace, task_id, node }, "", 9).await.0;
+    assert_eq!(of_task(bot.workspace_id, "task", "node-2").await, std::slice::from_ref(&row), "those of other hosts");
+    assert_eq!(of_task(bot.workspace_id, "task", "node-3").await, both);
+    assert_eq!(of_task(bot.workspace_id, "other", "node-3").await, []);
+    assert_eq!(of_task(other_workspace(store).await, "task", "node-3").await, []);
     // A whole settlement uses everything, and is marked.
     assert!(store.settle(row.id, None).await.unwrap());
     let total = &store.usage(bot.workspace_id, bot.id, None).await.unwrap()[0];

@@ -165,6 +165,14 @@ impl Books {
         *self.limits.lock() = PayerLimits { workspace, bot, user };
     }
 
+    /// Opens the ledger of another host.
+    fn other_host(&self) -> Ledger {
+        let limits = Arc::clone(&self.limits);
+        let limits = Box::new(move |_: Payers<'_>| *limits.lock());
+        let store = self.ledger.store.clone();
+        Ledger::new(store, self.auditor.clone(), limits, Arc::clone(&self.clock) as _, "other".to_owned())
+    }
+
     fn request(&self, input_tokens: u64, output_tokens: u64) -> ReserveRequest {
         ReserveRequest {
             workspace_id: self.bot.workspace_id,
@@ -370,10 +378,7 @@ async fn the_next_run_charges_what_a_dead_run_has_reserved() {
 async fn a_reservation_of_another_host_is_charged_when_it_expires() {
     let books = Books::open(10_000).await;
     let reservation = books.reserve(1000, 2000).await.unwrap();
-    let limits = Arc::clone(&books.limits);
-    let limits = Box::new(move |_: Payers<'_>| *limits.lock());
-    let store = books.ledger.store.clone();
-    let other = Ledger::new(store, books.auditor.clone(), limits, Arc::clone(&books.clock) as _, "other".to_owned());
+    let other = books.other_host();
     other.settle_lost().await.unwrap();
     other.settle_expired().await.unwrap();
     assert_eq!(books.usage().await, [], "the host of the reservation may be running");
@@ -384,6 +389,28 @@ async fn a_reservation_of_another_host_is_charged_when_it_expires() {
     // The host was running after all: nothing is charged twice.
     reservation.settle(Used { input_tokens: 1, output_tokens: 1, ..Used::default() }).await;
     assert_eq!(books.usage().await, whole);
+    books.auditor.close();
+}
+
+#[tokio::test]
+async fn the_next_turn_of_a_task_charges_what_a_dead_host_has_reserved() {
+    let books = Books::open(10_000).await;
+    let task = TaskId::new();
+    let request = ReserveRequest { task_id: Some(task.to_string()), ..books.request(1000, 2000) };
+    // The process ended without a drop.
+    std::mem::forget(books.ledger.reserve(request).await.unwrap());
+    let usage = async || {
+        let id = task.to_string();
+        books.ledger.store.usage(books.bot.workspace_id, books.bot.id, Some(&id)).await.unwrap()
+    };
+    books.ledger.settle_of_task(books.bot.workspace_id, task).await.unwrap();
+    assert_eq!(usage().await, [], "a host settles the rounds of its own turns");
+    let other = books.other_host();
+    other.settle_of_task(books.bot.workspace_id, TaskId::new()).await.unwrap();
+    assert_eq!(usage().await, [], "the round of another task");
+    other.settle_of_task(books.bot.workspace_id, task).await.unwrap();
+    assert_eq!(usage().await, [round(1000, 2000, 22_000, 1)]);
+    assert_eq!(books.spent().await[0].tokens_reserved, 0);
     books.auditor.close();
 }
 
