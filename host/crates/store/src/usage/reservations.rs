@@ -166,6 +166,24 @@ impl Store {
         })
     }
 
+    /// Deletes a reservation whose round was not sent, if there is such a reservation. Waits for a running transaction that
+    /// inserts the reservation, so that none is inserted afterwards.
+    pub async fn release(&self, id: ReservationId, workspace: WorkspaceId, month: &str) -> Result<(), StoreError> {
+        let released = retry!(async {
+            let mut session = self.db.write().await?;
+            session.run(LOCK, args![workspace, month]).await?;
+            if session.run(DELETE, args![id]).await? > 0 {
+                session.commit().await?;
+            }
+            Ok(())
+        });
+        match released {
+            // The reservations of a workspace are deleted with the workspace.
+            Err(StoreError::UnknownReference) => Ok(()),
+            released => released,
+        }
+    }
+
     /// Returns up to `limit` reservations whose ids are greater than `after`. Rows that cannot be read do not hide others.
     pub async fn reservations(
         &self,

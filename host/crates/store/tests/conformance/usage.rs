@@ -4,7 +4,7 @@ use monstrum_store::{
     BotRow, BotSpent, BudgetLimits, Charge, Payer, PayerLimits, ReservationFilter, ReservationRow, Spent, Store,
     StoreRow, UsageBy, UsageGroup, UsageRow, Used,
 };
-use monstrum_types::{AppUser, RequestId, ReservationId};
+use monstrum_types::{AppUser, RequestId, ReservationId, WorkspaceId};
 
 use crate::authentic::Intruder;
 use crate::rows::{self, NOW, default_workspace, other_workspace};
@@ -297,6 +297,22 @@ pub(crate) async fn a_round_that_used_nothing_is_not_counted(store: &Store) {
     assert_eq!(store.usage(bot.workspace_id, bot.id, None).await.unwrap(), []);
     assert_eq!(store.usage(bot.workspace_id, bot.id, Some("task")).await.unwrap(), []);
     assert!(!store.settle(row.id, None).await.unwrap(), "it is settled once");
+}
+
+pub(crate) async fn a_reservation_is_released_if_it_exists(store: &Store) {
+    let bot = bot(store, None).await;
+    let row = reservation(&bot, 100, 400);
+    let release = async |id| store.release(id, bot.workspace_id, MONTH).await.unwrap();
+    release(row.id).await;
+    assert_eq!(reserve(store, &row, 500).await, Some(true));
+    release(ReservationId::new()).await;
+    let spent = async || store.spent(bot.workspace_id, &Payer::Bot(bot.id), MONTH).await.unwrap();
+    assert_eq!(spent().await.tokens_reserved, 500, "the reservation of another round");
+    release(row.id).await;
+    assert_eq!(spent().await, Spent::default());
+    assert_eq!(store.usage(bot.workspace_id, bot.id, None).await.unwrap(), []);
+    // The workspace may have been deleted since.
+    store.release(row.id, WorkspaceId::new(), MONTH).await.unwrap();
 }
 
 pub(crate) async fn reservations_at_once_never_exceed_the_budget(store: &Store) {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use monstrum_store::{ReservationFilter, Store, StoreError, Used};
-use monstrum_types::ReservationId;
+use monstrum_types::{ReservationId, WorkspaceId};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -18,8 +18,18 @@ const READ_AT_ONCE_MAX: u32 = 256;
 /// The tasks that settle reservations.
 pub(super) struct Settling {
     store: Store,
-    tasks: TaskTracker,
+    pub(super) tasks: TaskTracker,
     closing: CancellationToken,
+}
+
+/// How a reservation ends.
+pub(super) enum Settlement {
+    /// Its round has used this.
+    Used(Used),
+    /// Its round may have used all of it.
+    Whole,
+    /// Its round was not sent. The database may not have the reservation.
+    Unsent { workspace: WorkspaceId, month: String },
 }
 
 impl Settling {
@@ -27,20 +37,20 @@ impl Settling {
         Settling { store, tasks: TaskTracker::new(), closing: CancellationToken::new() }
     }
 
-    /// Settles a reservation with `used`, or as a whole. The returned future ends after the first attempt; dropping it
+    /// Settles a reservation. The returned future ends after the first attempt; dropping it
     /// does not end the task.
     pub(super) fn spawn(
         &self,
         runtime: &Handle,
         id: ReservationId,
-        used: Option<Used>,
+        settlement: Settlement,
     ) -> impl Future<Output = ()> + use<> {
         let (tried, was_tried) = oneshot::channel();
         let (store, closing) = (self.store.clone(), self.closing.clone());
         let settle = async move {
             let mut tried = Some(tried);
             loop {
-                let is_done = is_settled(&store, id, used).await;
+                let is_done = is_settled(&store, id, &settlement).await;
                 if let Some(tried) = tried.take() {
                     // The caller may no longer wait.
                     let _: Result<(), ()> = tried.send(());
@@ -91,8 +101,13 @@ impl Settling {
 }
 
 /// Tries to settle a reservation. Returns whether a further attempt is of no use.
-async fn is_settled(store: &Store, id: ReservationId, used: Option<Used>) -> bool {
-    match store.settle(id, used).await {
+async fn is_settled(store: &Store, id: ReservationId, settlement: &Settlement) -> bool {
+    let settled = match settlement {
+        Settlement::Used(used) => store.settle(id, Some(*used)).await,
+        Settlement::Whole => store.settle(id, None).await,
+        Settlement::Unsent { workspace, month } => store.release(id, *workspace, month).await.map(|()| true),
+    };
+    match settled {
         Ok(is_first) => {
             if !is_first {
                 tracing::warn!(reservation.id = %id, "a reservation was already charged as a whole, or its workspace was deleted");

@@ -335,9 +335,44 @@ async fn reservations_at_once_never_exceed_a_budget() {
 }
 
 #[tokio::test]
-async fn a_dropped_reservation_is_charged_as_a_whole() {
+async fn a_reservation_that_is_dropped_before_its_round_is_sent_is_released() {
     let books = Books::open(10_000).await;
     drop(books.reserve(1000, 2000).await.unwrap());
+    books.ledger.shut_down().await;
+    assert_eq!(books.usage().await, []);
+    assert_eq!(books.spent().await, [Spent::default(); 3]);
+    books.auditor.close();
+}
+
+/// The caller of `reserve` is dropped before it knows that the reservation is on disk.
+#[tokio::test]
+async fn a_reservation_that_nobody_receives_is_released() {
+    let books = Books::open(10_000).await;
+    let tasks = &books.ledger.settling.tasks;
+    let mut reserving = Box::pin(books.ledger.reserve(books.request(1000, 2000)));
+    assert!((&mut reserving).now_or_never().is_none(), "the task has not run yet");
+    tasks.close();
+    tasks.wait().await;
+    assert_eq!(books.spent().await[0].tokens_reserved, 3000, "the reservation is on disk");
+    drop(reserving);
+    tasks.wait().await;
+    assert_eq!(books.spent().await, [Spent::default(); 3]);
+
+    let mut reserving = Box::pin(books.ledger.reserve(books.request(1000, 2000)));
+    assert!((&mut reserving).now_or_never().is_none(), "the task has not run yet");
+    drop(reserving);
+    tasks.wait().await;
+    assert_eq!(books.spent().await, [Spent::default(); 3]);
+    assert_eq!(books.usage().await, []);
+    books.auditor.close();
+}
+
+#[tokio::test]
+async fn a_reservation_that_is_dropped_after_its_round_was_sent_is_charged_as_a_whole() {
+    let books = Books::open(10_000).await;
+    let mut reservation = books.reserve(1000, 2000).await.unwrap();
+    reservation.begin();
+    drop(reservation);
     books.ledger.shut_down().await;
     assert_eq!(books.usage().await, [round(1000, 2000, 22_000, 1)]);
     let whole = Spent { tokens: 3000, credits_millionths: 22_000, ..Spent::default() };

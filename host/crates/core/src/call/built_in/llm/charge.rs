@@ -34,6 +34,9 @@ impl Charge {
     /// Begins a try. From now on, the server may count its input.
     pub(super) fn begin(&mut self, factor: Factor) {
         self.end();
+        if let Some(reservation) = &mut self.reservation {
+            reservation.begin();
+        }
         self.running = Some(Running { factor, output_bytes: 0, reported: None, is_complete: false });
     }
 
