@@ -77,6 +77,8 @@ pub struct Used {
     pub tokens_output: i64,
     pub credits_millionths: i64,
     pub is_estimated: bool,
+    /// Whether an earlier reservation of the same round was charged, so that the round is already counted.
+    pub is_retry: bool,
 }
 
 const INSERT: &str = "insert into reservations (id, workspace_id, bot_id, user_key, task_id, request_id, model, month, \
@@ -107,6 +109,7 @@ impl ReservationRow {
             tokens_output: self.tokens_output,
             credits_millionths: self.credits_millionths,
             is_estimated: true,
+            is_retry: false,
         }
     }
 }
@@ -253,8 +256,8 @@ impl Session {
             tokens_input: used.tokens_input,
             tokens_output: used.tokens_output,
             credits_millionths: used.credits_millionths,
-            rounds: 1,
-            rounds_estimated: i64::from(used.is_estimated),
+            rounds: i64::from(!used.is_retry),
+            rounds_estimated: i64::from(used.is_estimated && !used.is_retry),
             calls: 0,
         };
         self.run(ADD_TOTALS, &account.totals(&counters)).await?;

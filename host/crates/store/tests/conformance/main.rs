@@ -263,6 +263,7 @@ cases! {
         a_call_is_charged_to_all_subjects_or_to_none,
         a_reservation_takes_room_until_it_is_settled,
         a_round_that_used_nothing_is_not_counted,
+        a_round_of_several_tries_is_counted_once,
         a_reservation_is_released_if_it_exists,
         reservations_at_once_never_exceed_the_budget,
         reservations_of_dead_hosts_are_found,

@@ -268,7 +268,7 @@ pub(crate) async fn a_reservation_takes_room_until_it_is_settled(store: &Store) 
         assert_eq!(charge(store, call).await, fits, "{limits:?}");
     }
 
-    let used = Used { tokens_input: 90, tokens_output: 700, credits_millionths: 7, is_estimated: false };
+    let used = Used { tokens_input: 90, tokens_output: 700, credits_millionths: 7, ..Used::default() };
     assert!(store.settle(row.id, Some(used)).await.unwrap());
     assert!(!store.settle(row.id, Some(used)).await.unwrap(), "it is settled once");
     let settled = Spent { tokens: 791, credits_millionths: 7, ..Spent::default() };
@@ -297,6 +297,19 @@ pub(crate) async fn a_round_that_used_nothing_is_not_counted(store: &Store) {
     assert_eq!(store.usage(bot.workspace_id, bot.id, None).await.unwrap(), []);
     assert_eq!(store.usage(bot.workspace_id, bot.id, Some("task")).await.unwrap(), []);
     assert!(!store.settle(row.id, None).await.unwrap(), "it is settled once");
+}
+
+pub(crate) async fn a_round_of_several_tries_is_counted_once(store: &Store) {
+    let bot = bot(store, None).await;
+    for is_retry in [false, true] {
+        let row = reservation(&bot, 100, 400);
+        assert_eq!(reserve(store, &row, 5_000).await, Some(true));
+        let used = Used { tokens_input: 90, tokens_output: 10, credits_millionths: 7, is_estimated: true, is_retry };
+        assert!(store.settle(row.id, Some(used)).await.unwrap());
+    }
+    let usage = &store.usage(bot.workspace_id, bot.id, Some("task")).await.unwrap()[0];
+    assert_eq!((usage.tokens, usage.credits_millionths), (200, 14));
+    assert_eq!((usage.rounds, usage.rounds_estimated), (1, 1));
 }
 
 pub(crate) async fn a_reservation_is_released_if_it_exists(store: &Store) {

@@ -44,6 +44,8 @@ pub struct ReserveRequest {
     pub output_tokens: u64,
     /// The prices of the model; `None` if its tokens cost no credits.
     pub price: Option<Price>,
+    /// Whether an earlier reservation of the same round was charged, so that the round is already counted.
+    pub is_retry: bool,
 }
 
 /// The tokens that a round has used.
@@ -67,6 +69,7 @@ pub struct Reservation {
     month: String,
     output_tokens: u64,
     price: Price,
+    is_retry: bool,
     settling: Arc<Settling>,
     /// The runtime that settles a dropped reservation.
     runtime: Handle,
@@ -108,6 +111,7 @@ impl Reservation {
             tokens_output: tokens(used.output_tokens),
             credits_millionths: self.price.cost(&used),
             is_estimated: used.is_estimated,
+            is_retry: self.is_retry,
         };
         self.settling.spawn(&self.runtime, self.id, Settlement::Used(used)).await;
     }
@@ -169,6 +173,7 @@ impl Ledger {
             month: month.clone(),
             output_tokens: 0,
             price,
+            is_retry: request.is_retry,
             settling: Arc::clone(&self.settling),
             runtime: Handle::current(),
             has_begun: false,

@@ -184,6 +184,7 @@ impl Books {
             input_tokens,
             output_tokens,
             price: Some(PRICE),
+            is_retry: false,
         }
     }
 
@@ -259,6 +260,17 @@ async fn a_round_is_reserved_on_all_subjects_and_settled_as_used() {
     let spent = Spent { tokens: 3700, credits_millionths: 27_100, ..Spent::default() };
     assert_eq!(books.spent().await, [spent; 3]);
     assert_eq!(books.usage().await, [round(1200, 2500, 27_100, 0)]);
+    books.auditor.close();
+}
+
+#[tokio::test]
+async fn a_retry_is_charged_but_not_counted_as_a_round() {
+    let books = Books::open(10_000).await;
+    let used = |output_tokens| Used { input_tokens: 100, output_tokens, is_estimated: true, ..Used::default() };
+    books.reserve(100, 2000).await.unwrap().settle(used(10)).await;
+    let again = ReserveRequest { is_retry: true, ..books.request(100, 2000) };
+    books.ledger.reserve(again).await.unwrap().settle(used(20)).await;
+    assert_eq!(books.usage().await, [round(200, 30, 700, 1)]);
     books.auditor.close();
 }
 
