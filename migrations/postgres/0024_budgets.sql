@@ -57,6 +57,7 @@ create table usage_rows (
     primary key (bot_id, month, task_id, detail)
 );
 create index usage_rows_workspace on usage_rows (workspace_id, month);
+create index usage_rows_task on usage_rows (bot_id, task_id, month);
 
 -- The most that each running round can cost. A row is deleted in the transaction that charges what the round has used.
 create table reservations (

@@ -1,6 +1,6 @@
 //! Rounds that fail: what is tried again, and what the caller may try next.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use monstrum_core::call_types::round::{RoundExchange, RoundFailure};
 use monstrum_types::{CallOutcome, Code, Status};
 use serde_json::{Value, json};
@@ -105,6 +105,22 @@ async fn a_broken_answer_is_tried_again_if_nobody_has_heard_of_it() -> Result<()
         assert!(exchange.has_sent_delta() && exchange.failure().is_some(), "{shown}");
         assert!("Half of".starts_with(&texts(&mut deltas).0), "{shown}");
     }
+    models.host.stop().await;
+    Ok(())
+}
+
+/// A try that was charged leaves less room in the budget, and another try needs room for all that it can cost.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_try_without_room_in_the_budget_is_not_sent() -> Result<()> {
+    let models = Models::start().await?;
+    let bot = format!("/api/bots/{}", models.bot);
+    ensure!(models.api.patch(&bot, &json!({ "monthly_token_budget": 800 })).await?.0 == 200);
+    // 1800 bytes are 600 tokens.
+    let broken = LlmReply::chunks(&[LlmReply::piece(&"x".repeat(1800))]);
+    let (outcome, failure, requests) = failed(&models, vec![broken]).await?;
+    assert_eq!((outcome.code, outcome.rule.as_deref()), (Some(Code::Budget), Some("budget")), "{outcome:?}");
+    assert_eq!((failure, requests), (None, 1));
+    assert_eq!(models.used().await?[1..], [600, 1, 1]);
     models.host.stop().await;
     Ok(())
 }

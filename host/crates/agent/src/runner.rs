@@ -265,6 +265,7 @@ impl Handler for Runner {
         let Some(row) = store.begin_task_turn(turn.claim(), id, self.app.clock.now()).await? else {
             return Ok(TurnOutcome::Done);
         };
+        self.app.ledger.settle_of_task(row.workspace_id, row.id).await?;
         live.changed();
         let ended = async {
             match self.run(turn, &row, &live).await? {

@@ -96,7 +96,8 @@ pub use tasks::{
 };
 pub use trust::TrustRow;
 pub use usage::{
-    BotSpent, Charge, Payer, ReservationRow, Spent, StoreRow, UsageBy, UsageGroup, UsageGroups, UsageRow, Used,
+    BotSpent, Charge, Payer, ReservationFilter, ReservationPage, ReservationRow, Spent, StoreRow, UsageBy, UsageGroup,
+    UsageGroups, UsageRow, Used,
 };
 pub use wakes::{AfterTurn, CLAIM_MS, DueCount, DueWake, NewClaim, NewWake, WakeClaim, WakeRow};
 pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};

@@ -11,7 +11,7 @@ mod reports;
 mod reservations;
 
 pub use reports::{UsageBy, UsageGroup, UsageGroups};
-pub use reservations::{ReservationRow, Used};
+pub use reservations::{ReservationFilter, ReservationPage, ReservationRow, Used};
 
 use monstrum_types::{AppUser, BotId, WorkspaceId};
 use sha2::{Digest as _, Sha256};
@@ -345,7 +345,10 @@ impl StoreRow {
     /// same order, those of workspaces first.
     pub(crate) fn lock_order(&self) -> (u8, String) {
         match self {
-            StoreRow::Charge(charge) | StoreRow::Usage(charge) => (0, charge.workspace_id.to_string()),
+            // A workspace has a row for each month.
+            StoreRow::Charge(charge) | StoreRow::Usage(charge) => {
+                (0, format!("{}/{}", charge.workspace_id, charge.month))
+            }
             StoreRow::Event(event) => (1, event.id.to_string()),
             // The row of the task precedes its wake, because the end of a step only reads the wake.
             StoreRow::TaskStep(step) => (2, format!("{}/{:020}", step.task_id, step.sequence)),
@@ -463,5 +466,30 @@ impl UsageRow {
         ] {
             *sum = sum.saturating_add(addend);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn charges_lock_the_months_of_a_workspace_in_one_order() {
+        let (workspace_id, bot_id) = (WorkspaceId::new(), BotId::new());
+        let order = |month: &str| {
+            StoreRow::Charge(Charge {
+                workspace_id,
+                bot_id,
+                user: None,
+                task_id: None,
+                month: month.to_owned(),
+                tokens: 1,
+                credits_millionths: 0,
+                limits: PayerLimits::default(),
+            })
+            .lock_order()
+        };
+        assert!(order("2026-11") < order("2026-12"));
+        assert!(order("2026-12") < order("2027-01"));
     }
 }

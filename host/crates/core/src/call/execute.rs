@@ -322,7 +322,7 @@ impl Executor {
         }
         if let Some(round) = round {
             // The round ends itself at its time limit, with what it has used until then.
-            return self.rounds.run(execution, round, bounds.until).await;
+            return self.rounds.run(&self.ledger, execution, round, bounds.until).await;
         }
         let ran = async {
             match (execution.target.plugin.name.as_str(), child_calls) {

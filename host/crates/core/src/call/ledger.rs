@@ -16,8 +16,8 @@ mod settling;
 use std::sync::Arc;
 
 use monstrum_manifest::Cost;
-use monstrum_store::{Charge, PayerLimits, Store, StoreError};
-use monstrum_types::{AppUser, BotId, CallOutcome, Clock, Code, UtcMillis, WorkspaceId};
+use monstrum_store::{Charge, PayerLimits, ReservationFilter, Store, StoreError};
+use monstrum_types::{AppUser, BotId, CallOutcome, Clock, Code, TaskId, UtcMillis, WorkspaceId};
 
 pub use self::reservation::{OUTPUT_TOKENS_MIN, Price, Reservation, ReserveRequest, Used};
 
@@ -101,22 +101,19 @@ impl Ledger {
     /// Settles the reservations of an earlier run of this host, and those of hosts that are considered dead, as if their
     /// rounds had used all of them. Call this before the first reservation of this run.
     pub async fn settle_lost(&self) -> Result<(), StoreError> {
-        loop {
-            let lost = self.store.lost_reservations(&self.node, self.clock.now(), SETTLED_AT_ONCE_MAX).await?;
-            if !self.settling.settle_whole(&lost).await? {
-                return Ok(());
-            }
-        }
+        self.settling.settle_whole(ReservationFilter::Lost { node: &self.node, now: self.clock.now() }).await
     }
 
     /// Settles the reservations of hosts that are considered dead.
     pub async fn settle_expired(&self) -> Result<(), StoreError> {
-        loop {
-            let expired = self.store.expired_reservations(self.clock.now(), SETTLED_AT_ONCE_MAX).await?;
-            if !self.settling.settle_whole(&expired).await? {
-                return Ok(());
-            }
-        }
+        self.settling.settle_whole(ReservationFilter::Expired { now: self.clock.now() }).await
+    }
+
+    /// Settles the reservations that other hosts have made for a task. Call this when a turn of the task begins: turns are
+    /// exclusive, so a host that ran an earlier turn has lost its claim. This host settles the rounds of its own turns.
+    pub async fn settle_of_task(&self, workspace: WorkspaceId, task: TaskId) -> Result<(), StoreError> {
+        let task_id = task.to_string();
+        self.settling.settle_whole(ReservationFilter::OfTask { workspace, task_id: &task_id, node: &self.node }).await
     }
 
     /// Waits until all reservations are settled. A reservation that the database does not accept now is settled at the
@@ -125,9 +122,6 @@ impl Ledger {
         self.settling.shut_down().await;
     }
 }
-
-/// The maximum number of reservations that are read at once. It only bounds the memory.
-const SETTLED_AT_ONCE_MAX: u32 = 256;
 
 /// Returns the limits in the order of [`PAYERS`].
 fn of_payers(limits: &PayerLimits) -> [monstrum_store::BudgetLimits; 3] {

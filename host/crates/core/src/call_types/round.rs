@@ -95,7 +95,8 @@ impl RoundAnswer {
     }
 }
 
-/// Why a round that began has no answer. A call that was refused before the round began has no such cause.
+/// Why a round that began has no answer. A call that was refused before the round began has no such cause, and neither has a
+/// round whose next try has no room in the budgets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundFailure {
     /// No connection could be established, or the server answered with a status 408, 429 or 5xx, or reported such a

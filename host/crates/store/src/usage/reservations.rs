@@ -3,7 +3,7 @@
 use monstrum_types::{AppUser, BotId, RequestId, ReservationId, UtcMillis, WorkspaceId};
 
 use super::{ADD_ROW, ADD_TOTALS, Account, Counters, LOCK, LOCK_OF_BOT, Payer, Spent};
-use crate::db::{Session, args, from_row, retry};
+use crate::db::{FromRow, Row, Session, args, from_row, retry};
 use crate::{Store, StoreError};
 
 /// A row of `reservations`.
@@ -37,6 +37,39 @@ from_row! {
     }
 }
 
+/// Selects reservations.
+#[derive(Clone, Copy, Debug)]
+pub enum ReservationFilter<'a> {
+    /// Those that the host `node` has made, and those that have expired.
+    Lost { node: &'a str, now: UtcMillis },
+    /// Those that have expired.
+    Expired { now: UtcMillis },
+    /// Those that other hosts than `node` have made for a task.
+    OfTask { workspace: WorkspaceId, task_id: &'a str, node: &'a str },
+}
+
+/// Some reservations, in the order of their ids.
+#[derive(Debug)]
+pub struct ReservationPage {
+    pub rows: Vec<ReservationRow>,
+    /// The errors of the rows that cannot be read.
+    pub unreadable: Vec<StoreError>,
+    /// The text after which the next page begins. `None` if this is the last page.
+    pub next: Option<String>,
+}
+
+/// A row of a page, which another program may have made unreadable.
+struct FoundRow {
+    id: Result<String, StoreError>,
+    row: Result<ReservationRow, StoreError>,
+}
+
+impl FromRow for FoundRow {
+    fn from_row(row: &Row) -> Result<Self, StoreError> {
+        Ok(FoundRow { id: row.get("id"), row: ReservationRow::from_row(row) })
+    }
+}
+
 /// What a round has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
@@ -44,6 +77,8 @@ pub struct Used {
     pub tokens_output: i64,
     pub credits_millionths: i64,
     pub is_estimated: bool,
+    /// Whether an earlier reservation of the same round was charged, so that the round is already counted.
+    pub is_retry: bool,
 }
 
 const INSERT: &str = "insert into reservations (id, workspace_id, bot_id, user_key, task_id, request_id, model, month, \
@@ -60,8 +95,10 @@ macro_rules! select {
     };
 }
 const BY_ID: &str = select!("where id = $1");
-const LOST: &str = select!("where (node = $1 or expires_at <= $2) order by id limit $3");
-const EXPIRED: &str = select!("where expires_at <= $1 order by id limit $2");
+const LOST: &str = select!("where (node = $1 or expires_at <= $2) and id > $3 order by id limit $4");
+const OF_TASK: &str =
+    select!("where workspace_id = $1 and task_id = $2 and node <> $3 and id > $4 order by id limit $5");
+const EXPIRED: &str = select!("where expires_at <= $1 and id > $2 order by id limit $3");
 
 impl ReservationRow {
     /// Returns the use of the whole reservation.
@@ -72,7 +109,14 @@ impl ReservationRow {
             tokens_output: self.tokens_output,
             credits_millionths: self.credits_millionths,
             is_estimated: true,
+            is_retry: false,
         }
+    }
+}
+
+impl Used {
+    fn is_nothing(&self) -> bool {
+        (self.tokens_input, self.tokens_output, self.credits_millionths) == (0, 0, 0)
     }
 }
 
@@ -109,7 +153,8 @@ impl Store {
     }
 
     /// Deletes a reservation, and charges what its round has used: `used`, or the whole reservation. The usage is charged
-    /// regardless of budgets. Returns false if the reservation has already been settled.
+    /// regardless of budgets. A round that has used nothing is not counted. Returns false if the reservation has already
+    /// been settled.
     pub async fn settle(&self, id: ReservationId, used: Option<Used>) -> Result<bool, StoreError> {
         retry!(async {
             let mut session = self.db.write().await?;
@@ -124,19 +169,51 @@ impl Store {
         })
     }
 
-    /// Returns up to `limit` reservations that the host `node` has made, or that have expired.
-    pub async fn lost_reservations(
-        &self,
-        node: &str,
-        now: UtcMillis,
-        limit: u32,
-    ) -> Result<Vec<ReservationRow>, StoreError> {
-        self.db.all(LOST, args![node, now, i64::from(limit)]).await
+    /// Deletes a reservation whose round was not sent, if there is such a reservation. Waits for a running transaction that
+    /// inserts the reservation, so that none is inserted afterwards.
+    pub async fn release(&self, id: ReservationId, workspace: WorkspaceId, month: &str) -> Result<(), StoreError> {
+        let released = retry!(async {
+            let mut session = self.db.write().await?;
+            session.run(LOCK, args![workspace, month]).await?;
+            if session.run(DELETE, args![id]).await? > 0 {
+                session.commit().await?;
+            }
+            Ok(())
+        });
+        match released {
+            // The reservations of a workspace are deleted with the workspace.
+            Err(StoreError::UnknownReference) => Ok(()),
+            released => released,
+        }
     }
 
-    /// Returns up to `limit` reservations that have expired.
-    pub async fn expired_reservations(&self, now: UtcMillis, limit: u32) -> Result<Vec<ReservationRow>, StoreError> {
-        self.db.all(EXPIRED, args![now, i64::from(limit)]).await
+    /// Returns up to `limit` reservations whose ids are greater than `after`. Rows that cannot be read do not hide others.
+    pub async fn reservations(
+        &self,
+        filter: ReservationFilter<'_>,
+        after: &str,
+        limit: u32,
+    ) -> Result<ReservationPage, StoreError> {
+        let rows = i64::from(limit);
+        let found: Vec<FoundRow> = match filter {
+            ReservationFilter::Lost { node, now } => self.db.all(LOST, args![node, now, after, rows]).await?,
+            ReservationFilter::Expired { now } => self.db.all(EXPIRED, args![now, after, rows]).await?,
+            ReservationFilter::OfTask { workspace, task_id, node } => {
+                self.db.all(OF_TASK, args![workspace, task_id, node, after, rows]).await?
+            }
+        };
+        let is_full = u32::try_from(found.len()).is_ok_and(|length| length >= limit);
+        let mut page = ReservationPage { rows: Vec::new(), unreadable: Vec::new(), next: None };
+        for FoundRow { id, row } in found {
+            // Ids that are no texts follow all others.
+            page.next = id.ok();
+            match row {
+                Ok(row) => page.rows.push(row),
+                Err(error) => page.unreadable.push(error),
+            }
+        }
+        page.next = page.next.filter(|_| is_full);
+        Ok(page)
     }
 }
 
@@ -162,6 +239,10 @@ impl Session {
     }
 
     async fn charge_round(&mut self, row: &ReservationRow, used: Used) -> Result<(), StoreError> {
+        // The round never ran, or the provider refused it.
+        if used.is_nothing() {
+            return Ok(());
+        }
         let account = Account {
             workspace_id: row.workspace_id,
             bot_id: row.bot_id,
@@ -175,8 +256,8 @@ impl Session {
             tokens_input: used.tokens_input,
             tokens_output: used.tokens_output,
             credits_millionths: used.credits_millionths,
-            rounds: 1,
-            rounds_estimated: i64::from(used.is_estimated),
+            rounds: i64::from(!used.is_retry),
+            rounds_estimated: i64::from(used.is_estimated && !used.is_retry),
             calls: 0,
         };
         self.run(ADD_TOTALS, &account.totals(&counters)).await?;

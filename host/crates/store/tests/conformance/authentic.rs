@@ -25,6 +25,7 @@ pub(crate) use crate::rotated::{
     a_rotation_of_the_row_key_can_stop_after_every_scope, an_unverified_scope_is_not_rotated,
     rows_under_a_retired_row_key_are_rejected,
 };
+pub(crate) use crate::usage::unreadable_reservations_do_not_hide_others;
 
 /// Another program with write access to the database. Its statements must be valid in both SQLite and PostgreSQL.
 pub(crate) trait Intruder {

@@ -58,6 +58,18 @@ async fn run(connection: &mut SqliteConnection, sql: impl Into<String>) {
     sqlx::raw_sql(AssertSqlSafe(sql.into())).execute(connection).await.unwrap();
 }
 
+/// A task with a limit of credits reads its usage before each round, so the read must not visit the other tasks of the bot.
+#[tokio::test]
+async fn the_usage_of_a_task_is_found_by_an_index() {
+    let database = Database::create();
+    database.open().await.unwrap().close().await;
+    let sql = "explain query plan select tokens from usage_rows where workspace_id = 'w' and bot_id = 'b' \
+               and task_id = 't' order by month desc limit 9";
+    let rows = sqlx::query(sql).fetch_all(&mut database.intruder().await).await.unwrap();
+    let plan: String = rows[0].get("detail");
+    assert_eq!(plan, "SEARCH usage_rows USING INDEX usage_rows_task (bot_id=? AND task_id=?)");
+}
+
 /// While 100 MiB of rows are written, the checkpoint thread copies them into the file. The commits do not copy them.
 #[tokio::test]
 async fn the_log_stays_small_while_rows_are_written() {

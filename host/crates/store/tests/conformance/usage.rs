@@ -1,11 +1,12 @@
 //! Tests of usage accounting, and of budgets under concurrent charges.
 
 use monstrum_store::{
-    BotRow, BotSpent, BudgetLimits, Charge, Payer, PayerLimits, ReservationRow, Spent, Store, StoreRow, UsageBy,
-    UsageGroup, UsageRow, Used,
+    BotRow, BotSpent, BudgetLimits, Charge, Payer, PayerLimits, ReservationFilter, ReservationRow, Spent, Store,
+    StoreRow, UsageBy, UsageGroup, UsageRow, Used,
 };
-use monstrum_types::{AppUser, RequestId, ReservationId};
+use monstrum_types::{AppUser, RequestId, ReservationId, WorkspaceId};
 
+use crate::authentic::Intruder;
 use crate::rows::{self, NOW, default_workspace, other_workspace};
 
 const MONTH: &str = "2026-11";
@@ -267,7 +268,7 @@ pub(crate) async fn a_reservation_takes_room_until_it_is_settled(store: &Store) 
         assert_eq!(charge(store, call).await, fits, "{limits:?}");
     }
 
-    let used = Used { tokens_input: 90, tokens_output: 700, credits_millionths: 7, is_estimated: false };
+    let used = Used { tokens_input: 90, tokens_output: 700, credits_millionths: 7, ..Used::default() };
     assert!(store.settle(row.id, Some(used)).await.unwrap());
     assert!(!store.settle(row.id, Some(used)).await.unwrap(), "it is settled once");
     let settled = Spent { tokens: 791, credits_millionths: 7, ..Spent::default() };
@@ -285,6 +286,46 @@ pub(crate) async fn a_reservation_takes_room_until_it_is_settled(store: &Store) 
     assert_eq!(store.usage(bot.workspace_id, bot.id, Some("task")).await.unwrap(), [round]);
     let total = &store.usage(bot.workspace_id, bot.id, None).await.unwrap()[0];
     assert_eq!((total.tokens, total.tokens_output, total.rounds, total.calls), (791, 700, 1, 1));
+}
+
+pub(crate) async fn a_round_that_used_nothing_is_not_counted(store: &Store) {
+    let bot = bot(store, None).await;
+    let row = reservation(&bot, 100, 400);
+    assert_eq!(reserve(store, &row, 500).await, Some(true));
+    assert!(store.settle(row.id, Some(Used::default())).await.unwrap());
+    assert_eq!(store.spent(bot.workspace_id, &Payer::Workspace, MONTH).await.unwrap(), Spent::default());
+    assert_eq!(store.usage(bot.workspace_id, bot.id, None).await.unwrap(), []);
+    assert_eq!(store.usage(bot.workspace_id, bot.id, Some("task")).await.unwrap(), []);
+    assert!(!store.settle(row.id, None).await.unwrap(), "it is settled once");
+}
+
+pub(crate) async fn a_round_of_several_tries_is_counted_once(store: &Store) {
+    let bot = bot(store, None).await;
+    for is_retry in [false, true] {
+        let row = reservation(&bot, 100, 400);
+        assert_eq!(reserve(store, &row, 5_000).await, Some(true));
+        let used = Used { tokens_input: 90, tokens_output: 10, credits_millionths: 7, is_estimated: true, is_retry };
+        assert!(store.settle(row.id, Some(used)).await.unwrap());
+    }
+    let usage = &store.usage(bot.workspace_id, bot.id, Some("task")).await.unwrap()[0];
+    assert_eq!((usage.tokens, usage.credits_millionths), (200, 14));
+    assert_eq!((usage.rounds, usage.rounds_estimated), (1, 1));
+}
+
+pub(crate) async fn a_reservation_is_released_if_it_exists(store: &Store) {
+    let bot = bot(store, None).await;
+    let row = reservation(&bot, 100, 400);
+    let release = async |id| store.release(id, bot.workspace_id, MONTH).await.unwrap();
+    release(row.id).await;
+    assert_eq!(reserve(store, &row, 500).await, Some(true));
+    release(ReservationId::new()).await;
+    let spent = async || store.spent(bot.workspace_id, &Payer::Bot(bot.id), MONTH).await.unwrap();
+    assert_eq!(spent().await.tokens_reserved, 500, "the reservation of another round");
+    release(row.id).await;
+    assert_eq!(spent().await, Spent::default());
+    assert_eq!(store.usage(bot.workspace_id, bot.id, None).await.unwrap(), []);
+    // The workspace may have been deleted since.
+    store.release(row.id, WorkspaceId::new(), MONTH).await.unwrap();
 }
 
 pub(crate) async fn reservations_at_once_never_exceed_the_budget(store: &Store) {
@@ -310,14 +351,30 @@ pub(crate) async fn reservations_of_dead_hosts_are_found(store: &Store) {
     for row in [&row, &others] {
         assert_eq!(reserve(store, row, 1_000).await, Some(true));
     }
-    let lost = async |node: &str, now| store.lost_reservations(node, now, 9).await.unwrap();
+    let rows = async |filter, after: &str, limit| {
+        let page = store.reservations(filter, after, limit).await.unwrap();
+        assert!(page.unreadable.is_empty(), "{page:?}");
+        (page.rows, page.next)
+    };
+    let lost = async |node, now| rows(ReservationFilter::Lost { node, now }, "", 9).await.0;
     assert_eq!(lost("node-1", NOW).await, std::slice::from_ref(&row));
     assert_eq!(lost("node-3", NOW).await, []);
-    let both = [row.clone(), others.clone()];
+    let (one, other) = if row.id < others.id { (&row, &others) } else { (&others, &row) };
+    let both = [one.clone(), other.clone()];
     assert_eq!(lost("node-3", NOW.plus_ms(1_000)).await, both);
-    assert_eq!(store.expired_reservations(NOW, 9).await.unwrap(), []);
-    assert_eq!(store.expired_reservations(NOW.plus_ms(1_000), 9).await.unwrap(), both);
-    assert_eq!(store.expired_reservations(NOW.plus_ms(1_000), 1).await.unwrap(), std::slice::from_ref(&row));
+    let expired = |now| ReservationFilter::Expired { now };
+    assert_eq!(rows(expired(NOW), "", 9).await.0, []);
+    let later = expired(NOW.plus_ms(1_000));
+    assert_eq!(rows(later, "", 9).await, (both.to_vec(), None));
+    let first = one.id.to_string();
+    assert_eq!(rows(later, "", 1).await, (vec![one.clone()], Some(first.clone())));
+    assert_eq!(rows(later, &first, 9).await, (vec![other.clone()], None));
+    let of_task =
+        async |workspace, task_id, node| rows(ReservationFilter::OfTask { workspace, task_id, node }, "", 9).await.0;
+    assert_eq!(of_task(bot.workspace_id, "task", "node-2").await, std::slice::from_ref(&row), "those of other hosts");
+    assert_eq!(of_task(bot.workspace_id, "task", "node-3").await, both);
+    assert_eq!(of_task(bot.workspace_id, "other", "node-3").await, []);
+    assert_eq!(of_task(other_workspace(store).await, "task", "node-3").await, []);
     // A whole settlement uses everything, and is marked.
     assert!(store.settle(row.id, None).await.unwrap());
     let total = &store.usage(bot.workspace_id, bot.id, None).await.unwrap()[0];
@@ -327,6 +384,29 @@ pub(crate) async fn reservations_of_dead_hosts_are_found(store: &Store) {
     assert!(store.settle(others.id, None).await.unwrap());
     assert_eq!(store.spent(bot.workspace_id, &Payer::Workspace, MONTH).await.unwrap().tokens, 10);
     assert_eq!(reserve(store, &reservation(&bot, 1, 1), 1_000).await, None);
+}
+
+/// A host starts although another program has written reservations that cannot be read.
+pub(crate) async fn unreadable_reservations_do_not_hide_others(store: &Store, intruder: &mut impl Intruder) {
+    let bot = bot(store, None).await;
+    let mut rows = [reservation(&bot, 1, 2), reservation(&bot, 3, 4), reservation(&bot, 5, 6)];
+    rows.sort_by_key(|row| row.id.to_string());
+    for row in &rows {
+        assert_eq!(reserve(store, row, 1_000).await, Some(true));
+    }
+    intruder.run(format!("update reservations set request_id = 'x' where id = '{}'", rows[0].id)).await;
+    intruder.run(format!("update reservations set bot_id = 'x' where id = '{}'", rows[1].id)).await;
+    let filter = ReservationFilter::Lost { node: "node-1", now: NOW };
+    let page = store.reservations(filter, "", 9).await.unwrap();
+    assert_eq!((page.rows, page.unreadable.len(), page.next), (vec![rows[2].clone()], 2, None));
+    let page = store.reservations(filter, "", 2).await.unwrap();
+    assert_eq!((page.rows, page.unreadable.len()), (vec![], 2));
+    assert_eq!(page.next, Some(rows[1].id.to_string()));
+    intruder.run(format!("update reservations set id = 'x' where id = '{}'", rows[0].id)).await;
+    let page = store.reservations(filter, "", 9).await.unwrap();
+    assert_eq!((page.rows, page.unreadable.len()), (vec![rows[2].clone()], 2));
+    assert!(store.settle(rows[1].id, None).await.is_err());
+    assert!(store.settle(rows[2].id, None).await.unwrap());
 }
 
 pub(crate) async fn usage_is_reported_by_bot_user_task_and_model(store: &Store) {

@@ -1,8 +1,8 @@
 //! Rounds with models: the hidden tool `llm_complete` of the built-in type `llm`.
 //!
 //! A round is reserved on the ledger before it is recorded as started, and settled on every way out. The module tries one
-//! model up to four times. It must not choose another model, and must not write messages or answers to the audit or the
-//! log: they are only in the exchange of the call.
+//! model up to four times, and reserves anew after a try that cost something. It must not choose another model, and must
+//! not write messages or answers to the audit or the log: they are only in the exchange of the call.
 
 mod answer;
 mod charge;
@@ -21,7 +21,7 @@ use monstrum_types::{CallOutcome, InputError, JsonText};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use self::charge::Charge;
+use self::charge::{Charge, NextTry};
 use self::failure::Failed;
 use self::learned::Learned;
 use crate::beside;
@@ -57,7 +57,22 @@ pub struct PreparedRound {
     origin: Origin,
     size: RequestSize,
     output_tokens: u64,
+    /// The reservation of another try.
+    retry: ReserveRequest,
     charge: Charge,
+}
+
+/// Why a round ends without an answer.
+enum Unanswered {
+    Failed(Failed),
+    /// The budgets have no room for another try.
+    NoRoom(Refusal),
+}
+
+impl From<Failed> for Unanswered {
+    fn from(failed: Failed) -> Unanswered {
+        Unanswered::Failed(failed)
+    }
 }
 
 impl Rounds {
@@ -100,7 +115,7 @@ impl Rounds {
         let asked = permit.params().get("output_tokens").and_then(Value::as_u64).unwrap_or(model.output_tokens);
         // Servers reject a request whose input and output together exceed the context.
         let room = model.context_tokens.saturating_sub(input_tokens).max(OUTPUT_TOKENS_MIN);
-        let reserved = ledger.reserve(ReserveRequest {
+        let request = ReserveRequest {
             workspace_id: call.workspace(),
             bot_id: bot,
             user: call.app_user(),
@@ -110,35 +125,47 @@ impl Rounds {
             input_tokens,
             output_tokens: asked.min(room),
             price: model.price.map(price),
-        });
-        let reservation = reserved.await.map_err(Box::new)?;
+            is_retry: false,
+        };
+        let retry = ReserveRequest { is_retry: true, ..request.clone() };
+        let reservation = ledger.reserve(request).await.map_err(Box::new)?;
         let output_tokens = reservation.output_tokens();
         let charge = Charge::new(reservation, input_tokens);
-        Ok(PreparedRound { exchange, resource, model, origin, size, output_tokens, charge })
+        Ok(PreparedRound { exchange, resource, model, origin, size, output_tokens, retry, charge })
     }
 
     /// Runs a round until `until`. The call is recorded as started.
-    pub async fn run(&self, execution: &Execution<'_>, mut round: PreparedRound, until: Instant) -> CallOutcome {
+    pub async fn run(
+        &self,
+        ledger: &Ledger,
+        execution: &Execution<'_>,
+        mut round: PreparedRound,
+        until: Instant,
+    ) -> CallOutcome {
         execution.secrets.search_until(until);
-        let tried = timeout_at(until, self.tries(execution, &mut round, until)).await;
-        let answered = match tried.unwrap_or_else(|_| Err(Failed::late())) {
-            Ok(answer) => self.answered(execution, &round, answer).await,
-            Err(failed) => Err(failed),
+        let tried = timeout_at(until, self.tries(ledger, execution, &mut round, until)).await;
+        let answered = match tried.unwrap_or_else(|_| Err(Failed::late().into())) {
+            Ok(answer) => self.answered(execution, &round, answer).await.map_err(Unanswered::from),
+            Err(unanswered) => Err(unanswered),
         };
         round.charge.settle().await;
-        answered.unwrap_or_else(|failed| {
-            round.exchange.fail(failed.kind);
-            failed.outcome()
+        answered.unwrap_or_else(|unanswered| match unanswered {
+            Unanswered::Failed(failed) => {
+                round.exchange.fail(failed.kind);
+                failed.outcome()
+            }
+            Unanswered::NoRoom(refusal) => *refusal,
         })
     }
 
     /// Tries the model until it answers, or another try is useless or not permitted.
     async fn tries(
         &self,
+        ledger: &Ledger,
         execution: &Execution<'_>,
         round: &mut PreparedRound,
         until: Instant,
-    ) -> Result<Round, Failed> {
+    ) -> Result<Round, Unanswered> {
         let configured = round.model.output_field;
         let mut field = configured.unwrap_or_else(|| self.learned.output_field(&round.origin));
         let mut wait = self.backoff;
@@ -158,9 +185,10 @@ impl Rounds {
             let pause = failed.retry_after.unwrap_or_else(|| with_jitter(wait));
             let is_useful = failed.is_repeatable() && pause <= RETRY_AFTER_MAX && Instant::now() + pause < until;
             if tried == TRIES || !is_useful || round.exchange.has_sent_delta() {
-                return Err(failed);
+                return Err(failed.into());
             }
             sleep(pause).await;
+            round.renew(ledger).await.map_err(Unanswered::NoRoom)?;
             wait *= 2;
         }
     }
@@ -197,6 +225,16 @@ impl PreparedRound {
     /// Releases the reservation of a round that does not run.
     pub async fn abandon(self) {
         self.charge.settle().await;
+    }
+
+    /// Settles the tries so far if they cost something, and then reserves what another try can cost.
+    async fn renew(&mut self, ledger: &Ledger) -> Result<(), Refusal> {
+        if self.charge.settle_tries().await == NextTry::NeedsRoom {
+            let reservation = ledger.reserve(self.retry.clone()).await.map_err(Box::new)?;
+            self.output_tokens = reservation.output_tokens();
+            self.charge.renew(reservation);
+        }
+        Ok(())
     }
 
     /// Returns a limit of the resource in seconds.

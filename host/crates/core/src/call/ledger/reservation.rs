@@ -4,12 +4,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use monstrum_store::{ReservationRow, Spent};
+use monstrum_store::{ReservationRow, Spent, StoreError};
 use monstrum_types::{AppUser, BotId, CallOutcome, Code, RequestId, ReservationId, WorkspaceId};
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use super::budget::{Exceeded, RESERVED_MAX, RoundCost};
-use super::settling::Settling;
+use super::settling::{Settlement, Settling};
 use super::{Ledger, Payers, month, of_payers, storable, storable_user};
 
 /// The number of output tokens below which a reservation is refused instead of lowered. A model that may write fewer
@@ -43,6 +44,8 @@ pub struct ReserveRequest {
     pub output_tokens: u64,
     /// The prices of the model; `None` if its tokens cost no credits.
     pub price: Option<Price>,
+    /// Whether an earlier reservation of the same round was charged, so that the round is already counted.
+    pub is_retry: bool,
 }
 
 /// The tokens that a round has used.
@@ -57,15 +60,21 @@ pub struct Used {
 }
 
 /// The room that a round has reserved in the budgets of its workspace, bot and user. A reservation that is dropped
-/// without [`Reservation::settle`] is settled in the background, as if the round had used all of it.
-#[must_use = "a reservation that is dropped is settled as if the round had used all of it"]
+/// without [`Reservation::settle`] is settled in the background: with nothing before [`Reservation::begin`], and then as if
+/// the round had used all of it.
+#[must_use = "a reservation that is dropped has no room for its round"]
 pub struct Reservation {
     id: ReservationId,
+    workspace_id: WorkspaceId,
+    month: String,
     output_tokens: u64,
     price: Price,
+    is_retry: bool,
     settling: Arc<Settling>,
     /// The runtime that settles a dropped reservation.
     runtime: Handle,
+    /// Whether the round may have been sent.
+    has_begun: bool,
     is_settled: bool,
 }
 
@@ -86,6 +95,11 @@ impl Reservation {
         self.output_tokens
     }
 
+    /// Records that the round is about to be sent.
+    pub fn begin(&mut self) {
+        self.has_begun = true;
+    }
+
     /// Charges what the round has used, and releases the rest. The usage is charged even if it exceeds the reservation
     /// or the budgets. The charge is on disk when this function returns, unless the database is unavailable: it is then
     /// repeated in the background. Dropping the future does not cancel the charge.
@@ -97,16 +111,23 @@ impl Reservation {
             tokens_output: tokens(used.output_tokens),
             credits_millionths: self.price.cost(&used),
             is_estimated: used.is_estimated,
+            is_retry: self.is_retry,
         };
-        self.settling.spawn(&self.runtime, self.id, Some(used)).await;
+        self.settling.spawn(&self.runtime, self.id, Settlement::Used(used)).await;
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if !self.is_settled {
-            drop(self.settling.spawn(&self.runtime, self.id, None));
+        if self.is_settled {
+            return;
         }
+        let settlement = if self.has_begun {
+            Settlement::Whole
+        } else {
+            Settlement::Unsent { workspace: self.workspace_id, month: std::mem::take(&mut self.month) }
+        };
+        drop(self.settling.spawn(&self.runtime, self.id, settlement));
     }
 }
 
@@ -114,6 +135,9 @@ impl Ledger {
     /// Reserves room for a round in the budgets of its workspace, bot and user. If they have less room than the request
     /// asks for, lowers the output tokens. Returns an outcome with the code `budget` and the rule `budget` if fewer than
     /// [`OUTPUT_TOKENS_MIN`] would remain; such a round must not run.
+    ///
+    /// The reservation is written by a task of its own. If the future is dropped, or the answer of the database is lost, the
+    /// reservation is released.
     pub async fn reserve(&self, request: ReserveRequest) -> Result<Reservation, CallOutcome> {
         let ReserveRequest { workspace_id, bot_id, user, task_id, request_id, model, .. } = request;
         let user = user.as_ref().map(storable_user);
@@ -122,8 +146,9 @@ impl Ledger {
         let limits = of_payers(&(self.limits)(Payers { workspace: workspace_id, bot: bot_id, user: user.as_ref() }));
         let price = request.price.unwrap_or_default();
         let cost = RoundCost { input_tokens: request.input_tokens, output_tokens: request.output_tokens, price };
+        let id = ReservationId::new();
         let empty = ReservationRow {
-            id: ReservationId::new(),
+            id,
             workspace_id,
             bot_id,
             user_key: user.as_ref().map(AppUser::key).unwrap_or_default(),
@@ -137,28 +162,63 @@ impl Ledger {
             node: self.node.clone(),
             expires_at: now.plus_ms(RESERVED_MS_MAX),
         };
-        let decide = |spent: [Spent; 3]| -> Result<(u64, ReservationRow), Exceeded> {
+        let decide = move |spent: [Spent; 3]| -> Result<(u64, ReservationRow), Exceeded> {
             let output = cost.fitting(limits, spent)?;
             let credits_millionths = cost.credits(output).min(RESERVED_MAX);
             Ok((output, ReservationRow { tokens_output: reserved(output), credits_millionths, ..empty.clone() }))
         };
-        match self.store.reserve((workspace_id, bot_id, user.as_ref()), &month, decide).await {
-            Ok(Some(Ok(output_tokens))) => Ok(Reservation {
-                id: empty.id,
-                output_tokens,
-                price,
-                settling: Arc::clone(&self.settling),
-                runtime: Handle::current(),
-                is_settled: false,
-            }),
-            Ok(Some(Err(exceeded))) => Err(exceeded.outcome("this round needs at least", &month)),
-            Ok(None) => Err(CallOutcome::error(Code::Budget, "the bot of this round was deleted").by_rule("budget")),
+        let reservation = Reservation {
+            id,
+            workspace_id,
+            month: month.clone(),
+            output_tokens: 0,
+            price,
+            is_retry: request.is_retry,
+            settling: Arc::clone(&self.settling),
+            runtime: Handle::current(),
+            has_begun: false,
+            is_settled: false,
+        };
+        let store = self.store.clone();
+        let (answer, answered) = oneshot::channel();
+        let reserving = async move {
+            let reserved = store.reserve((workspace_id, bot_id, user.as_ref()), &month, decide).await;
+            // If the caller no longer waits, the reservation is dropped here and thus released.
+            drop(answer.send(reservation.reserved(reserved, &month)));
+        };
+        self.settling.tasks.spawn_on(reserving, &Handle::current());
+        // The task ends without an answer only if the runtime is shut down.
+        answered.await.unwrap_or_else(|_| Err(unreadable()))
+    }
+}
+
+impl Reservation {
+    /// Returns the reservation, or the reason for which it was not written.
+    fn reserved(
+        mut self,
+        written: Result<Option<Result<u64, Exceeded>>, StoreError>,
+        month: &str,
+    ) -> Result<Reservation, CallOutcome> {
+        let refused = match written {
+            Ok(Some(Ok(output_tokens))) => {
+                self.output_tokens = output_tokens;
+                return Ok(self);
+            }
+            Ok(Some(Err(exceeded))) => exceeded.outcome("this round needs at least", month),
+            Ok(None) => CallOutcome::error(Code::Budget, "the bot of this round was deleted").by_rule("budget"),
             Err(error) => {
                 tracing::error!(%error, "a reservation could not be written");
-                Err(CallOutcome::error(Code::Unavailable, "the budgets could not be read; try again"))
+                // The database may have written the reservation all the same, so the drop releases it.
+                return Err(unreadable());
             }
-        }
+        };
+        self.is_settled = true;
+        Err(refused)
     }
+}
+
+fn unreadable() -> CallOutcome {
+    CallOutcome::error(Code::Unavailable, "the budgets could not be read; try again")
 }
 
 /// The time after which the host of a reservation is considered dead. It exceeds the time that a round with all its

@@ -165,6 +165,14 @@ impl Books {
         *self.limits.lock() = PayerLimits { workspace, bot, user };
     }
 
+    /// Opens the ledger of another host.
+    fn other_host(&self) -> Ledger {
+        let limits = Arc::clone(&self.limits);
+        let limits = Box::new(move |_: Payers<'_>| *limits.lock());
+        let store = self.ledger.store.clone();
+        Ledger::new(store, self.auditor.clone(), limits, Arc::clone(&self.clock) as _, "other".to_owned())
+    }
+
     fn request(&self, input_tokens: u64, output_tokens: u64) -> ReserveRequest {
         ReserveRequest {
             workspace_id: self.bot.workspace_id,
@@ -176,6 +184,7 @@ impl Books {
             input_tokens,
             output_tokens,
             price: Some(PRICE),
+            is_retry: false,
         }
     }
 
@@ -255,6 +264,17 @@ async fn a_round_is_reserved_on_all_subjects_and_settled_as_used() {
 }
 
 #[tokio::test]
+async fn a_retry_is_charged_but_not_counted_as_a_round() {
+    let books = Books::open(10_000).await;
+    let used = |output_tokens| Used { input_tokens: 100, output_tokens, is_estimated: true, ..Used::default() };
+    books.reserve(100, 2000).await.unwrap().settle(used(10)).await;
+    let again = ReserveRequest { is_retry: true, ..books.request(100, 2000) };
+    books.ledger.reserve(again).await.unwrap().settle(used(20)).await;
+    assert_eq!(books.usage().await, [round(200, 30, 700, 1)]);
+    books.auditor.close();
+}
+
+#[tokio::test]
 async fn usage_beyond_the_budget_is_charged() {
     let books = Books::open(500).await;
     let reservation = books.reserve(100, 4000).await.unwrap();
@@ -327,9 +347,44 @@ async fn reservations_at_once_never_exceed_a_budget() {
 }
 
 #[tokio::test]
-async fn a_dropped_reservation_is_charged_as_a_whole() {
+async fn a_reservation_that_is_dropped_before_its_round_is_sent_is_released() {
     let books = Books::open(10_000).await;
     drop(books.reserve(1000, 2000).await.unwrap());
+    books.ledger.shut_down().await;
+    assert_eq!(books.usage().await, []);
+    assert_eq!(books.spent().await, [Spent::default(); 3]);
+    books.auditor.close();
+}
+
+/// The caller of `reserve` is dropped before it knows that the reservation is on disk.
+#[tokio::test]
+async fn a_reservation_that_nobody_receives_is_released() {
+    let books = Books::open(10_000).await;
+    let tasks = &books.ledger.settling.tasks;
+    let mut reserving = Box::pin(books.ledger.reserve(books.request(1000, 2000)));
+    assert!((&mut reserving).now_or_never().is_none(), "the task has not run yet");
+    tasks.close();
+    tasks.wait().await;
+    assert_eq!(books.spent().await[0].tokens_reserved, 3000, "the reservation is on disk");
+    drop(reserving);
+    tasks.wait().await;
+    assert_eq!(books.spent().await, [Spent::default(); 3]);
+
+    let mut reserving = Box::pin(books.ledger.reserve(books.request(1000, 2000)));
+    assert!((&mut reserving).now_or_never().is_none(), "the task has not run yet");
+    drop(reserving);
+    tasks.wait().await;
+    assert_eq!(books.spent().await, [Spent::default(); 3]);
+    assert_eq!(books.usage().await, []);
+    books.auditor.close();
+}
+
+#[tokio::test]
+async fn a_reservation_that_is_dropped_after_its_round_was_sent_is_charged_as_a_whole() {
+    let books = Books::open(10_000).await;
+    let mut reservation = books.reserve(1000, 2000).await.unwrap();
+    reservation.begin();
+    drop(reservation);
     books.ledger.shut_down().await;
     assert_eq!(books.usage().await, [round(1000, 2000, 22_000, 1)]);
     let whole = Spent { tokens: 3000, credits_millionths: 22_000, ..Spent::default() };
@@ -370,10 +425,7 @@ async fn the_next_run_charges_what_a_dead_run_has_reserved() {
 async fn a_reservation_of_another_host_is_charged_when_it_expires() {
     let books = Books::open(10_000).await;
     let reservation = books.reserve(1000, 2000).await.unwrap();
-    let limits = Arc::clone(&books.limits);
-    let limits = Box::new(move |_: Payers<'_>| *limits.lock());
-    let store = books.ledger.store.clone();
-    let other = Ledger::new(store, books.auditor.clone(), limits, Arc::clone(&books.clock) as _, "other".to_owned());
+    let other = books.other_host();
     other.settle_lost().await.unwrap();
     other.settle_expired().await.unwrap();
     assert_eq!(books.usage().await, [], "the host of the reservation may be running");
@@ -384,6 +436,28 @@ async fn a_reservation_of_another_host_is_charged_when_it_expires() {
     // The host was running after all: nothing is charged twice.
     reservation.settle(Used { input_tokens: 1, output_tokens: 1, ..Used::default() }).await;
     assert_eq!(books.usage().await, whole);
+    books.auditor.close();
+}
+
+#[tokio::test]
+async fn the_next_turn_of_a_task_charges_what_a_dead_host_has_reserved() {
+    let books = Books::open(10_000).await;
+    let task = TaskId::new();
+    let request = ReserveRequest { task_id: Some(task.to_string()), ..books.request(1000, 2000) };
+    // The process ended without a drop.
+    std::mem::forget(books.ledger.reserve(request).await.unwrap());
+    let usage = async || {
+        let id = task.to_string();
+        books.ledger.store.usage(books.bot.workspace_id, books.bot.id, Some(&id)).await.unwrap()
+    };
+    books.ledger.settle_of_task(books.bot.workspace_id, task).await.unwrap();
+    assert_eq!(usage().await, [], "a host settles the rounds of its own turns");
+    let other = books.other_host();
+    other.settle_of_task(books.bot.workspace_id, TaskId::new()).await.unwrap();
+    assert_eq!(usage().await, [], "the round of another task");
+    other.settle_of_task(books.bot.workspace_id, task).await.unwrap();
+    assert_eq!(usage().await, [round(1000, 2000, 22_000, 1)]);
+    assert_eq!(books.spent().await[0].tokens_reserved, 0);
     books.auditor.close();
 }
 

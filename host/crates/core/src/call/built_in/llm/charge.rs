@@ -13,7 +13,7 @@ use crate::call::ledger::{Reservation, Used};
 pub(super) struct Charge {
     reservation: Option<Reservation>,
     input_estimate: u64,
-    /// The usage of the tries that have ended.
+    /// The usage of the tries that have ended since the reservation.
     ended: Used,
     running: Option<Running>,
 }
@@ -26,6 +26,13 @@ struct Running {
     is_complete: bool,
 }
 
+/// Whether the reservation covers another try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NextTry {
+    IsCovered,
+    NeedsRoom,
+}
+
 impl Charge {
     pub(super) fn new(reservation: Reservation, input_estimate: u64) -> Charge {
         Charge { reservation: Some(reservation), input_estimate, ended: Used::default(), running: None }
@@ -34,6 +41,9 @@ impl Charge {
     /// Begins a try. From now on, the server may count its input.
     pub(super) fn begin(&mut self, factor: Factor) {
         self.end();
+        if let Some(reservation) = &mut self.reservation {
+            reservation.begin();
+        }
         self.running = Some(Running { factor, output_bytes: 0, reported: None, is_complete: false });
     }
 
@@ -59,7 +69,25 @@ impl Charge {
         self.running = None;
     }
 
-    /// Returns what all tries have used.
+    /// Settles the tries so far if they cost something. Another try then needs a reservation of its own.
+    pub(super) async fn settle_tries(&mut self) -> NextTry {
+        self.end();
+        if self.ended == Used::default() {
+            return NextTry::IsCovered;
+        }
+        let ended = std::mem::take(&mut self.ended);
+        if let Some(reservation) = self.reservation.take() {
+            reservation.settle(ended).await;
+        }
+        NextTry::NeedsRoom
+    }
+
+    /// Sets the reservation of the next try.
+    pub(super) fn renew(&mut self, reservation: Reservation) {
+        self.reservation = Some(reservation);
+    }
+
+    /// Returns what the tries under the current reservation have used.
     pub(super) fn used(&self) -> Used {
         match &self.running {
             Some(running) => sum(self.ended, running.used(self.input_estimate)),
@@ -155,6 +183,17 @@ mod tests {
         missing.received(20, None);
         missing.complete(None);
         assert_eq!(missing.used(), used(100, 0, 10, true));
+    }
+
+    #[tokio::test]
+    async fn another_try_needs_room_if_the_tries_before_it_cost_something() {
+        let mut charge = charge();
+        charge.begin(Factor::default());
+        charge.cancel();
+        assert_eq!(charge.settle_tries().await, NextTry::IsCovered);
+        charge.begin(Factor::default());
+        assert_eq!(charge.settle_tries().await, NextTry::NeedsRoom, "the server may have counted the input");
+        assert_eq!(charge.used(), Used::default(), "nothing is charged twice");
     }
 
     #[test]
