@@ -16,7 +16,7 @@ mod usage;
 
 use serde_json::{Map, Value};
 
-use crate::json::{self, JsonError};
+use crate::json::{self, JsonError, VALUES_MAX};
 use crate::messages::{ArgumentsError, AssistantMessage, Origin, ToolCall};
 use crate::sse::{self, Event, SseError};
 pub use calls::CALLS_MAX;
@@ -121,6 +121,9 @@ pub enum ReadError {
     /// The answer is too long.
     #[error("the answer has more than {ROUND_BYTES_MAX} bytes")]
     TooLong,
+    /// The fields that the host does not know have too many values, over all events.
+    #[error("the unknown fields of the answer have more than {VALUES_MAX} values")]
+    TooManyValues,
     /// The framing of the stream is invalid.
     #[error("the event stream is invalid after {events} events")]
     Stream {
@@ -168,6 +171,8 @@ struct Partial {
     reasoning: String,
     calls: Calls,
     extra: Map<String, Value>,
+    /// The values in the unknown fields of the message and of its calls.
+    kept: merge::Kept,
     finish: Option<String>,
     usage: Option<Usage>,
 }
@@ -387,12 +392,12 @@ impl Partial {
         if let Some(Value::Array(fragments)) = said.remove("tool_calls") {
             for fragment in fragments {
                 if let Value::Object(fragment) = fragment {
-                    self.calls.take(fragment, deltas)?;
+                    self.calls.take(fragment, &mut self.kept, deltas)?;
                 }
             }
         }
-        merge::message_fields(&mut self.extra, said);
-        Ok(())
+        merge::message_fields(&mut self.extra, said, &mut self.kept);
+        if self.kept.count() > VALUES_MAX { Err(ReadError::TooManyValues) } else { Ok(()) }
     }
 
     /// Takes content: a string, or a list of parts. Of parts, text and thoughts are read.

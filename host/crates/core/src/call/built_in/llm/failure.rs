@@ -96,7 +96,7 @@ impl Failed {
                 };
                 Failed::new(kind, format!("the model's server reported an error: {}", shortened(error)))
             }
-            ReadError::TooLong => {
+            ReadError::TooLong | ReadError::TooManyValues => {
                 Failed { code: Code::ResultTooLarge, ..Failed::new(RoundFailure::Rejected, error.to_string()) }
             }
             error => Failed::new(RoundFailure::Broken, error.to_string()),
@@ -184,7 +184,11 @@ mod tests {
             assert_eq!(of(body), kind, "{body}");
         }
         assert_eq!(Failed::of_answer(&ReadError::Unfinished { events: 3 }).kind, RoundFailure::Broken);
-        assert_eq!(Failed::of_answer(&ReadError::TooLong).outcome().code, Some(Code::ResultTooLarge));
+        for error in [ReadError::TooLong, ReadError::TooManyValues] {
+            let failed = Failed::of_answer(&error);
+            assert!(!failed.is_repeatable(), "{error}");
+            assert_eq!(failed.outcome().code, Some(Code::ResultTooLarge), "{error}");
+        }
     }
 
     #[test]
