@@ -76,6 +76,23 @@ async fn what_another_try_cannot_change_is_not_tried_again() -> Result<()> {
     Ok(())
 }
 
+/// The outcome shows 300 bytes of an error, and the reader keeps 2 000. The key lies across these places.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_in_an_error_is_redacted_where_the_error_is_cut() -> Result<()> {
+    let models = Models::start().await?;
+    for at in [300 - KEY.len() + 1, 290, 299, 2_000 - KEY.len() + 1, 1_999] {
+        let message = format!("{}{KEY} and more {}", &"- ".repeat(at)[..at], "- ".repeat(2_000));
+        let inside = LlmReply::chunks(&[json!({"error": {"message": message, "code": 400}})]);
+        for reply in [inside, error(400, &json!({"message": message}))] {
+            let (outcome, ..) = failed(&models, vec![reply]).await?;
+            let message = outcome.message.context("a message")?;
+            assert!(!message.contains(&KEY[..5]), "the key at byte {at} is shown: {message}");
+        }
+    }
+    models.host.stop().await;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_answer_is_tried_again_if_nobody_has_heard_of_it() -> Result<()> {
     let models = Models::start().await?;

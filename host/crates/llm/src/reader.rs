@@ -31,6 +31,9 @@ pub const ROUND_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// not accepted.
 const START_BYTES_MAX: usize = 1024;
 
+/// The longest reason for the end of an answer that is kept.
+const REASON_BYTES_MAX: usize = 64;
+
 /// A piece of an answer, in the order in which the server sent it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delta {
@@ -484,7 +487,9 @@ impl FinishReason {
             "error" | "insufficient_system_resource" | "network_error" => {
                 return Err(ReadError::Provider(ProviderError::interrupted(word)));
             }
-            _ => FinishReason::Other(error::shorten(word)),
+            // A reason is a word. What is cut of a longer text could end with a part of a secret, which nothing would find.
+            _ if word.len() > REASON_BYTES_MAX => FinishReason::Other("other".to_owned()),
+            _ => FinishReason::Other(word.to_owned()),
         })
     }
 }

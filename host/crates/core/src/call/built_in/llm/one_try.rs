@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use monstrum_egress::{RedactorCell, StreamedResponse, UnredactedBody};
+use monstrum_egress::{Redactor, RedactorCell, StreamedResponse, UnredactedBody};
 use monstrum_llm::{Origin, OutputField, ProviderError, Reader, Round};
 use monstrum_types::HttpRequest;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -68,33 +68,35 @@ impl Rounds {
                 return Err(Failed::of_request(failure));
             }
         };
+        let redactors = execution.secrets.redactors();
         if !(200..300).contains(&response.status) {
             round.charge.cancel();
-            return Err(rejection(response, began + first_byte).await);
+            return Err(rejection(response, began + first_byte, &redactors).await);
         }
-        let listener = Listener::new(&round.exchange, &execution.secrets.redactors());
-        let reading = Reading { began, first_byte, idle: round.idle() };
+        let listener = Listener::new(&round.exchange, &redactors);
+        let reading = Reading { began, first_byte, idle: round.idle(), redactors: &redactors };
         reading.read(response.body.unredacted(), round.origin.clone(), &mut round.charge, listener).await
     }
 }
 
 /// Reads the body of an error.
-async fn rejection(response: StreamedResponse, until: Instant) -> Failed {
+async fn rejection(response: StreamedResponse, until: Instant, redactors: &[Arc<Redactor>]) -> Failed {
     let StreamedResponse { status, retry_after_ms, body, .. } = response;
     let read = timeout_at(until, body.at_most(ERROR_BYTES_MAX).read()).await;
     // The status alone says what to do next.
     let body = read.ok().and_then(Result::ok).unwrap_or_default();
-    Failed::of_status(status, &ProviderError::from_body(&body), retry_after_ms)
+    Failed::of_status(status, &ProviderError::from_body(&body), retry_after_ms, redactors)
 }
 
-/// The time limits of an answer.
-struct Reading {
+/// The time limits of an answer, and the secrets that its errors must not show.
+struct Reading<'a> {
     began: Instant,
     first_byte: Duration,
     idle: Duration,
+    redactors: &'a [Arc<Redactor>],
 }
 
-impl Reading {
+impl Reading<'_> {
     async fn read(
         &self,
         mut body: UnredactedBody,
@@ -130,7 +132,7 @@ impl Reading {
             // Some servers do not end the connection properly after a complete answer.
             (Ok(round), _) => round,
             (Err(_), Some(broken)) => return Err(broken),
-            (Err(error), None) => return Err(Failed::of_answer(&error)),
+            (Err(error), None) => return Err(Failed::of_answer(&error, self.redactors)),
         };
         // A document has no deltas.
         charge.received(answer::bytes_of(&round).saturating_sub(written), round.usage);
