@@ -1,7 +1,10 @@
 //! Rounds that fail: what is tried again, and what the caller may try next.
 
+use std::sync::Arc;
+
 use anyhow::{Context, Result};
 use monstrum_core::call_types::round::{RoundExchange, RoundFailure};
+use monstrum_core::call_types::task_step::{TaskLease, TaskOfCall};
 use monstrum_types::{CallOutcome, Code, Status};
 use serde_json::{Value, json};
 use support::LlmReply;
@@ -177,13 +180,40 @@ async fn parameters_of_another_round_are_refused() -> Result<()> {
     let models = Models::start().await?;
     let (one, mut other) = (exchange(), super::request());
     other.messages.push(monstrum_llm::Message::user("and more"));
-    let other = std::sync::Arc::new(RoundExchange::new(other, ("small", 1000), None));
+    let other = Arc::new(RoundExchange::new(other, ("small", 1000), None));
     let attachments = models.call(&other)?.attachments().clone();
     let call = models.call(&one)?.with_attachments(attachments);
     let answer = models.host.running.app.calls.run(call).await?;
     let message = "Invalid parameters: the parameters do not describe the round";
     assert_eq!(answer.outcome.message.as_deref(), Some(message));
     assert!(models.llm.requests().is_empty());
+    models.host.stop().await;
+    Ok(())
+}
+
+/// A lease that ends when the first request arrives.
+struct EndsAtRequest(Box<dyn Fn() -> bool + Send + Sync>);
+
+impl TaskLease for EndsAtRequest {
+    fn is_in_force(&self) -> bool {
+        !(self.0)()
+    }
+}
+
+/// Another host has taken the task over while this one waited for another try.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_round_whose_task_has_lost_its_lease_is_not_sent_again() -> Result<()> {
+    let models = Models::start().await?;
+    let broken = error(500, &json!({"message": "it broke"})).header("retry-after", "0");
+    models.llm.prepare([broken, LlmReply::says(&["Too late."])]);
+    let exchange = exchange();
+    let lease = Arc::new(EndsAtRequest(Box::new(models.llm.was_asked())));
+    let call = models.call(&exchange)?.with_task(TaskOfCall { step: None, lease });
+    let answer = models.host.running.app.calls.run(call).await.context("the audit could not be written")?;
+    assert_eq!(answer.outcome.status, Status::Error, "{:?}", answer.outcome);
+    assert_eq!(models.llm.requests().len(), 1, "{:?}", answer.outcome);
+    assert!(exchange.answer().is_none() && exchange.failure().is_some());
+    assert_eq!(models.used().await?[..2], [0, 0]);
     models.host.stop().await;
     Ok(())
 }

@@ -82,7 +82,7 @@ impl HostFunctions {
 }
 
 /// Waits until the row `started` is on disk. The call must not send data from this host before the row is on disk.
-async fn record_start(entry: &Entry) -> Result<(), Failure> {
+pub(in crate::call) async fn record_start(entry: &Entry) -> Result<(), Failure> {
     let recorded = entry.started().await;
     recorded.map_err(|_| Failure::unsent(FailureCode::Unavailable, "the audit cannot be written"))
 }

@@ -14,6 +14,7 @@ use super::answer::{self, Listener};
 use super::charge::Charge;
 use super::failure::Failed;
 use super::{PreparedRound, Rounds};
+use crate::call::host_functions::record_start;
 use crate::call::permitted::Execution;
 use crate::meters;
 
@@ -50,8 +51,9 @@ impl Rounds {
         let began = Instant::now();
         let first_byte = round.first_byte();
         round.charge.begin(self.learned.factor(&round.origin));
-        // The call was recorded as started before it came here.
-        let before_sending = || async { Ok(()) }.boxed();
+        // The call was recorded as started before it came here, but its task may have lost its lease since then: while
+        // the round waited for another try, or while the host was stopped.
+        let before_sending = || record_start(execution.entry).boxed();
         let opening = self.egress.open(&round.resource.scope, &**source, &redactor, request, until, &before_sending);
         let opened = timeout(first_byte, opening.instrument(tracing::debug_span!("egress"))).await;
         let opened = opened.map_err(|_| Failed::silent(first_byte))?;
