@@ -113,7 +113,7 @@ impl Rounds {
         });
         let reservation = reserved.await.map_err(Box::new)?;
         let output_tokens = reservation.output_tokens();
-        let charge = Charge::new(reservation, input_tokens);
+        let charge = Charge::new(reservation, input_tokens, model.context_tokens);
         Ok(PreparedRound { exchange, resource, model, origin, size, output_tokens, charge })
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use monstrum_egress::{Redactor, RedactorCell, StreamedResponse, UnredactedBody};
-use monstrum_llm::{Origin, OutputField, ProviderError, Reader, Round};
+use monstrum_llm::{Origin, OutputField, ProviderError, Reader, Round, Usage};
 use monstrum_types::HttpRequest;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Instrument as _;
@@ -77,7 +77,27 @@ impl Rounds {
         }
         let listener = Listener::new(&round.exchange, &redactors);
         let reading = Reading { began, first_byte, idle: round.idle(), redactors: &redactors };
-        reading.read(response.body.unredacted(), round.origin.clone(), &mut round.charge, listener).await
+        let body = response.body.unredacted();
+        let mut answer = reading.read(body, round.origin.clone(), &mut round.charge, listener).await?;
+        answer.usage = answer.usage.filter(|usage| round.is_possible(*usage));
+        Ok(answer)
+    }
+}
+
+impl PreparedRound {
+    /// Returns whether the model can have used what its server reports, and warns if not.
+    fn is_possible(&self, reported: Usage) -> bool {
+        let is_possible = self.charge.is_possible(reported);
+        if !is_possible {
+            tracing::warn!(
+                resource.id = %self.resource.row.id,
+                model = %self.model.id,
+                input_tokens = reported.input,
+                output_tokens = reported.output,
+                "a model's server reports more tokens than the model can have read and written",
+            );
+        }
+        is_possible
     }
 }
 
