@@ -14,8 +14,7 @@ use super::answer::{self, Listener};
 use super::charge::Charge;
 use super::failure::Failed;
 use super::{PreparedRound, Rounds};
-use crate::call::host_functions::record_start;
-use crate::call::permitted::Execution;
+use crate::call::permitted::{Execution, record_start};
 use crate::meters;
 
 /// The maximum size of the body of an error.
