@@ -1,7 +1,10 @@
 //! Rounds that fail: what is tried again, and what the caller may try next.
 
+use std::sync::Arc;
+
 use anyhow::{Context, Result, ensure};
 use monstrum_core::call_types::round::{RoundExchange, RoundFailure};
+use monstrum_core::call_types::task_step::{TaskLease, TaskOfCall};
 use monstrum_types::{CallOutcome, Code, Status};
 use serde_json::{Value, json};
 use support::LlmReply;
@@ -71,6 +74,23 @@ async fn what_another_try_cannot_change_is_not_tried_again() -> Result<()> {
         assert_eq!(failure.may_try_next_model(), may_try_next, "{shown}");
         let message = outcome.message.context("a message")?;
         assert!(!message.contains(KEY), "{message}");
+    }
+    models.host.stop().await;
+    Ok(())
+}
+
+/// The outcome shows 300 bytes of an error, and the reader keeps 2 000. The key lies across these places.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_in_an_error_is_redacted_where_the_error_is_cut() -> Result<()> {
+    let models = Models::start().await?;
+    for at in [300 - KEY.len() + 1, 290, 299, 2_000 - KEY.len() + 1, 1_999] {
+        let message = format!("{}{KEY} and more {}", &"- ".repeat(at)[..at], "- ".repeat(2_000));
+        let inside = LlmReply::chunks(&[json!({"error": {"message": message, "code": 400}})]);
+        for reply in [inside, error(400, &json!({"message": message}))] {
+            let (outcome, ..) = failed(&models, vec![reply]).await?;
+            let message = outcome.message.context("a message")?;
+            assert!(!message.contains(&KEY[..5]), "the key at byte {at} is shown: {message}");
+        }
     }
     models.host.stop().await;
     Ok(())
@@ -176,13 +196,40 @@ async fn parameters_of_another_round_are_refused() -> Result<()> {
     let models = Models::start().await?;
     let (one, mut other) = (exchange(), super::request());
     other.messages.push(monstrum_llm::Message::user("and more"));
-    let other = std::sync::Arc::new(RoundExchange::new(other, ("small", 1000), None));
+    let other = Arc::new(RoundExchange::new(other, ("small", 1000), None));
     let attachments = models.call(&other)?.attachments().clone();
     let call = models.call(&one)?.with_attachments(attachments);
     let answer = models.host.running.app.calls.run(call).await?;
     let message = "Invalid parameters: the parameters do not describe the round";
     assert_eq!(answer.outcome.message.as_deref(), Some(message));
     assert!(models.llm.requests().is_empty());
+    models.host.stop().await;
+    Ok(())
+}
+
+/// A lease that ends when the first request arrives.
+struct EndsAtRequest(Box<dyn Fn() -> bool + Send + Sync>);
+
+impl TaskLease for EndsAtRequest {
+    fn is_in_force(&self) -> bool {
+        !(self.0)()
+    }
+}
+
+/// Another host has taken the task over while this one waited for another try.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_round_whose_task_has_lost_its_lease_is_not_sent_again() -> Result<()> {
+    let models = Models::start().await?;
+    let broken = error(500, &json!({"message": "it broke"})).header("retry-after", "0");
+    models.llm.prepare([broken, LlmReply::says(&["Too late."])]);
+    let exchange = exchange();
+    let lease = Arc::new(EndsAtRequest(Box::new(models.llm.was_asked())));
+    let call = models.call(&exchange)?.with_task(TaskOfCall { step: None, lease });
+    let answer = models.host.running.app.calls.run(call).await.context("the audit could not be written")?;
+    assert_eq!(answer.outcome.status, Status::Error, "{:?}", answer.outcome);
+    assert_eq!(models.llm.requests().len(), 1, "{:?}", answer.outcome);
+    assert!(exchange.answer().is_none() && exchange.failure().is_some());
+    assert_eq!(models.used().await?[..2], [0, 0]);
     models.host.stop().await;
     Ok(())
 }

@@ -96,6 +96,26 @@ async fn usage_that_is_not_reported_is_estimated() -> Result<()> {
     Ok(())
 }
 
+/// The context of the model has 8 000 tokens.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_false_report_of_usage_cannot_use_up_a_budget() -> Result<()> {
+    let models = Models::start().await?;
+    let mut chunks = two_calls();
+    let details = json!({"cached_tokens": 1});
+    let usage =
+        json!({"prompt_tokens": 1_u64 << 40, "completion_tokens": 1_u64 << 40, "prompt_tokens_details": details});
+    chunks.push(json!({"choices": [], "usage": usage}));
+    models.llm.prepare([LlmReply::stream(&chunks)]);
+    let exchange = exchange();
+    models.run(&exchange).await?;
+    let round = exchange.answer().context("the round has no answer")?;
+    assert!(round.usage_is_estimated);
+    assert_eq!((round.usage.input, round.usage.cached_input, round.usage.output), (8000, 1, 8000));
+    assert_eq!(models.used().await?, [8000, 8000, 1, 1]);
+    models.host.stop().await;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_is_a_document_is_heard_whole() -> Result<()> {
     let models = Models::start().await?;

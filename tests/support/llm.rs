@@ -179,6 +179,12 @@ impl FakeLlm {
         locked(&self.shared.requests).clone()
     }
 
+    /// Returns a function that returns whether a request has arrived.
+    pub fn was_asked(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || !locked(&shared.requests).is_empty()
+    }
+
     /// Waits until no answer is being sent.
     pub async fn is_idle(&self) {
         // An error would mean that the sender was dropped, but `shared` owns it.

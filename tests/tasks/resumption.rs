@@ -86,6 +86,21 @@ async fn a_round_that_was_cut_off_is_asked_again() -> Result<()> {
     Ok(())
 }
 
+/// The next turn has called no tool of the resource, but an earlier one may have.
+#[tokio::test]
+async fn the_secrets_of_all_resources_of_the_bot_are_redacted_after_a_restart() -> Result<()> {
+    let mut tasks = Tasks::start().await?;
+    let token = tasks.world.github.token();
+    let said = format!("The token is {token}, said twice: {token}");
+    tasks.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I begin")]).silent(), LlmReply::says(&[&said])]);
+    let id = tasks.begin(&json!({ "instruction": "Say something." })).await?;
+    tasks.llm.is_answering().await;
+    tasks.killed().await?;
+    let task = ended(tasks.api(), &id).await?;
+    assert_eq!(text(&task["result"]), "The token is [redacted], said twice: [redacted]", "{task}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_task_goes_on_after_an_orderly_restart() -> Result<()> {
     let mut tasks = Tasks::start().await?;

@@ -19,7 +19,7 @@ use monstrum_engine::{Handler, Turn, TurnError, TurnOutcome};
 use monstrum_llm::Message;
 use monstrum_manifest::Effect;
 use monstrum_store::{AfterTurn, StoreError, TaskEnd, TaskRow, TaskStatus};
-use monstrum_types::{BotId, Code, TaskId, WakeKind, with_causes, words};
+use monstrum_types::{AppUser, BotId, Code, TaskId, WakeKind, with_causes, words};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -134,6 +134,7 @@ pub(crate) struct TaskTurn<'a> {
     stop: OnceLock<Stop>,
     /// Ends the running calls.
     pub(crate) stop_calls: CancellationToken,
+    /// The secrets that the task can have used. An earlier turn may have left parts of them in the journal.
     secrets: SharedRedactors,
 }
 
@@ -176,6 +177,7 @@ impl Runner {
         let since = row.started_at.unwrap_or(row.created_at);
         let ends_at = since.plus_ms(i64::from(content.limits.wall_s).saturating_mul(1000));
         let left = u64::try_from(ends_at.since_ms(app.clock.now())).unwrap_or(0);
+        let user = AppUser { app_id: content.chat.app_id.clone(), user_id: content.chat.user_id.clone() };
         let task = TaskTurn {
             runner: self,
             turn,
@@ -186,7 +188,7 @@ impl Runner {
             deadline: Instant::now() + Duration::from_millis(left),
             stop: OnceLock::new(),
             stop_calls: CancellationToken::new(),
-            secrets: SharedRedactors::default(),
+            secrets: app.policy.load().redactors_of(row.workspace_id, row.bot_id, &user),
         };
         if row.cancelled_at.is_some() {
             task.stops_for(Stop::Cancelled);

@@ -20,11 +20,6 @@ use crate::values::{Found, Stop, paid, visit};
 /// The time, in seconds, after which an approval expires if the gate does not set one.
 pub const EXPIRES_S_DEFAULT: u32 = 3600;
 
-/// The tool that asks a language model. A glob of a gate never matches this tool.
-const LLM_TOOL: &str = "llm_complete";
-/// The prefix of the tools that only the runner of tasks calls. A glob of a gate never matches these tools.
-const TASK_PREFIX: &str = "task_";
-
 /// A gate as the API shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -263,11 +258,12 @@ impl Asked {
 }
 
 impl GateRules {
-    /// Returns whether the gate names the tool. A tool of the host itself must be named exactly, so that a gate for
-    /// all tools of a bot does not stop the bot's own thinking.
+    /// Returns whether the gate names the tool. A step of the bot itself must be named exactly, so that a gate for all
+    /// tools of a bot does not stop the bot's own thinking. The name of a tool does not make it such a step, because
+    /// plugins and servers choose the names of their tools.
     fn is_for(&self, tool: &ToolRules, effort: &Effort) -> Result<bool, Overrun> {
         let (name, operation) = (tool.tool.as_str(), tool.operation.as_str());
-        if name == LLM_TOOL || name.starts_with(TASK_PREFIX) {
+        if tool.is_own_step {
             let names = |texts: &Option<Vec<String>>, word: &str| {
                 texts.as_ref().is_some_and(|texts| texts.iter().any(|text| text == word))
             };

@@ -177,7 +177,7 @@ impl ToolRules {
 
     /// Marks a tool that is a step of the bot itself, such as a round with a model. The lists of a delegation restrict
     /// what the bot does for another bot, not how it thinks, so they do not apply to such a tool. The gates of a
-    /// delegation apply, and every link must be in force.
+    /// delegation apply, and every link must be in force. Any gate must name such a tool or its operation exactly.
     #[must_use]
     pub fn own_step(self) -> ToolRules {
         ToolRules { is_own_step: true, ..self }

@@ -6,7 +6,8 @@ use monstrum_types::json_values;
 use serde_json::Value;
 
 /// The most values in one JSON text. A value takes about 70 bytes in memory but can be two bytes of text, so that a text
-/// of 8 MiB could otherwise take more than 200 MiB. Real answers have fewer than a thousand values.
+/// of 8 MiB could otherwise take more than 200 MiB. Real answers have fewer than a thousand values. The reader of a
+/// stream applies the same limit to what it keeps of all texts of an answer.
 pub(crate) const VALUES_MAX: usize = 100_000;
 
 /// Why a text from outside is not used. The depth is limited by `serde_json` to 128 and reported as a syntax error.

@@ -16,7 +16,7 @@ mod usage;
 
 use serde_json::{Map, Value};
 
-use crate::json::{self, JsonError};
+use crate::json::{self, JsonError, VALUES_MAX};
 use crate::messages::{ArgumentsError, AssistantMessage, Origin, ToolCall};
 use crate::sse::{self, Event, SseError};
 pub use calls::CALLS_MAX;
@@ -30,6 +30,9 @@ pub const ROUND_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// The bytes from which the reader tells a stream from a JSON document. More white space than this before a document is
 /// not accepted.
 const START_BYTES_MAX: usize = 1024;
+
+/// The longest reason for the end of an answer that is kept.
+const REASON_BYTES_MAX: usize = 64;
 
 /// A piece of an answer, in the order in which the server sent it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,6 +124,9 @@ pub enum ReadError {
     /// The answer is too long.
     #[error("the answer has more than {ROUND_BYTES_MAX} bytes")]
     TooLong,
+    /// The fields that the host does not know have too many values, over all events.
+    #[error("the unknown fields of the answer have more than {VALUES_MAX} values")]
+    TooManyValues,
     /// The framing of the stream is invalid.
     #[error("the event stream is invalid after {events} events")]
     Stream {
@@ -168,6 +174,8 @@ struct Partial {
     reasoning: String,
     calls: Calls,
     extra: Map<String, Value>,
+    /// The values in the unknown fields of the message and of its calls.
+    kept: merge::Kept,
     finish: Option<String>,
     usage: Option<Usage>,
 }
@@ -387,12 +395,12 @@ impl Partial {
         if let Some(Value::Array(fragments)) = said.remove("tool_calls") {
             for fragment in fragments {
                 if let Value::Object(fragment) = fragment {
-                    self.calls.take(fragment, deltas)?;
+                    self.calls.take(fragment, &mut self.kept, deltas)?;
                 }
             }
         }
-        merge::message_fields(&mut self.extra, said);
-        Ok(())
+        merge::message_fields(&mut self.extra, said, &mut self.kept);
+        if self.kept.count() > VALUES_MAX { Err(ReadError::TooManyValues) } else { Ok(()) }
     }
 
     /// Takes content: a string, or a list of parts. Of parts, text and thoughts are read.
@@ -479,7 +487,9 @@ impl FinishReason {
             "error" | "insufficient_system_resource" | "network_error" => {
                 return Err(ReadError::Provider(ProviderError::interrupted(word)));
             }
-            _ => FinishReason::Other(error::shorten(word)),
+            // A reason is a word. What is cut of a longer text could end with a part of a secret, which nothing would find.
+            _ if word.len() > REASON_BYTES_MAX => FinishReason::Other("other".to_owned()),
+            _ => FinishReason::Other(word.to_owned()),
         })
     }
 }

@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::audit::Entry;
 use crate::call::built_in::sandbox::import::SandboxImport;
 use crate::call::child_calls::ChildCalls;
-use crate::call::permitted::Target;
+use crate::call::permitted::{Target, record_start};
 use crate::call_types::call_secrets::CallSecrets;
 use requests::Requests;
 
@@ -79,12 +79,6 @@ impl HostFunctions {
         self.secrets.redact_with(self.redactor());
         Ok(import)
     }
-}
-
-/// Waits until the row `started` is on disk. The call must not send data from this host before the row is on disk.
-async fn record_start(entry: &Entry) -> Result<(), Failure> {
-    let recorded = entry.started().await;
-    recorded.map_err(|_| Failure::unsent(FailureCode::Unavailable, "the audit cannot be written"))
 }
 
 impl HostCalls for HostFunctions {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use monstrum_guardian::Permit;
 use monstrum_manifest::ResultForm;
-use monstrum_types::{CallOutcome, Clock, Code};
+use monstrum_types::{CallOutcome, Clock, Code, Failure, FailureCode};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -19,6 +19,13 @@ use crate::call_types::runs_calls::RunsCalls;
 use crate::checks::{Asker, CheckedOutput, Checks};
 use crate::plugins::{Plugin, Tool, built_in};
 use crate::policy::{Binding, Policy, Resource, Snapshot};
+
+/// Waits until the row `started` is on disk, and asks the lease of the call's task. The call must not send data from this
+/// host before.
+pub async fn record_start(entry: &Entry) -> Result<(), Failure> {
+    let recorded = entry.started().await;
+    recorded.map_err(|_| Failure::unsent(FailureCode::Unavailable, "the audit cannot be written"))
+}
 
 /// A permitted call, which can run only once.
 pub struct PermittedCall {

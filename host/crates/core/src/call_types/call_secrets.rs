@@ -54,6 +54,14 @@ impl SharedRedactors {
     }
 }
 
+impl FromIterator<Arc<Redactor>> for SharedRedactors {
+    fn from_iter<I: IntoIterator<Item = Arc<Redactor>>>(redactors: I) -> Self {
+        let shared = SharedRedactors::default();
+        redactors.into_iter().for_each(|redactor| shared.add(&redactor));
+        shared
+    }
+}
+
 impl std::fmt::Debug for SharedRedactors {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("SharedRedactors")

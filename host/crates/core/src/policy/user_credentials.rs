@@ -4,10 +4,11 @@
 use std::sync::{Arc, Weak};
 
 use monstrum_store::CredentialRow;
-use monstrum_types::{AppUser, CredentialId, ResourceId};
+use monstrum_types::{AppUser, BotId, CredentialId, ResourceId, WorkspaceId};
 use parking_lot::Mutex;
 
-use super::Resource;
+use super::{Binding, Resource};
+use crate::call_types::call_secrets::SharedRedactors;
 use crate::credentials::{HeldCredential, Refresher, ResourceCredential, Subject};
 
 /// The credential of one user for one resource.
@@ -112,5 +113,18 @@ impl super::Snapshot {
     pub fn user_source(&self, resource: &Arc<Resource>, user: Option<&AppUser>) -> Arc<ResourceCredential> {
         let held = user.and_then(|user| self.user_credential(resource.row.id, user));
         held.map_or_else(|| Arc::new(ResourceCredential::absent()), |held| held.source(resource))
+    }
+
+    /// Returns the redactors for the credentials of the resources to which the bot is bound, and for those of the user at
+    /// these resources. The first call decrypts the credentials.
+    pub fn redactors_of(&self, workspace: WorkspaceId, bot: BotId, user: &AppUser) -> SharedRedactors {
+        let bindings = self.bot(workspace, bot).into_iter().flat_map(|bot| &bot.bindings);
+        let of_binding = |binding: &Arc<Binding>| {
+            let resource = &binding.resource;
+            let own = resource.credential.is_some().then(|| resource.credential_source().redactor());
+            let of_user = self.user_credential(resource.row.id, user).map(|held| held.source(resource).redactor());
+            [own, of_user]
+        };
+        bindings.flat_map(of_binding).flatten().collect()
     }
 }

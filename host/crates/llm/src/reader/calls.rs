@@ -8,7 +8,8 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::{Delta, ReadError, merge};
+use super::merge::{self, Kept};
+use super::{Delta, ReadError};
 use crate::messages::{Arguments, ToolCall};
 
 /// The most calls of one answer. A host runs far fewer of one round; the limit bounds memory.
@@ -30,7 +31,12 @@ struct Call {
 
 impl Calls {
     /// Takes one fragment.
-    pub(super) fn take(&mut self, mut fragment: Map<String, Value>, deltas: &mut Vec<Delta>) -> Result<(), ReadError> {
+    pub(super) fn take(
+        &mut self,
+        mut fragment: Map<String, Value>,
+        kept: &mut Kept,
+        deltas: &mut Vec<Delta>,
+    ) -> Result<(), ReadError> {
         let index = fragment.remove("index").as_ref().and_then(Value::as_u64);
         let id = string(fragment.remove("id"));
         fragment.remove("type");
@@ -64,8 +70,8 @@ impl Calls {
             call.arguments.push_str(&piece);
             deltas.push(Delta::CallArguments { call: position, text: piece });
         }
-        merge::object_fields(&mut call.extra, fragment);
-        merge::object_fields(&mut call.function_extra, function);
+        merge::object_fields(&mut call.extra, fragment, kept);
+        merge::object_fields(&mut call.function_extra, function, kept);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Reads the errors of servers.
 //!
-//! The text of an error comes from outside. It is kept short, and the caller must not take it for instructions.
+//! The text of an error comes from outside. It is kept short, and the caller must not take it for instructions. A text
+//! that is cut can end with a part of a secret: the caller must remove secrets from it as from a text that goes on.
 
 use std::fmt;
 
@@ -114,6 +115,6 @@ fn without_frame(value: &Value) -> Option<ProviderError> {
 }
 
 /// Cuts a text from outside at a character near the limit.
-pub(super) fn shorten(text: &str) -> String {
+fn shorten(text: &str) -> String {
     text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
 }

@@ -5,6 +5,9 @@
 //! objects are merged; elements of lists with the same `index` and `type` are one element; texts of the fields in
 //! [`PIECES`] are concatenated. Other texts of a message are concatenated too, unless a chunk repeats the whole text. Other
 //! values inside objects replace the earlier value.
+//!
+//! The limits of one JSON text do not limit what many chunks leave, so the module counts the values that are kept. The
+//! reader limits their number over the whole answer.
 
 use serde_json::{Map, Value};
 
@@ -12,17 +15,50 @@ use serde_json::{Map, Value};
 const PIECES: &[&str] =
     &["text", "summary", "data", "content", "thinking", "reasoning", "reasoning_content", "refusal", "transcript"];
 
+/// The number of values that are kept of unknown fields.
+#[derive(Debug, Default)]
+pub(super) struct Kept(usize);
+
+impl Kept {
+    /// Returns the number of values.
+    pub(super) fn count(&self) -> usize {
+        self.0
+    }
+
+    fn add(&mut self, value: &Value) {
+        self.0 = self.0.saturating_add(values(value));
+    }
+
+    fn remove(&mut self, value: &Value) {
+        self.0 = self.0.saturating_sub(values(value));
+    }
+}
+
+/// Returns the number of values in `value`, with itself.
+fn values(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(list) => list.iter().map(values).sum(),
+        Value::Object(fields) => fields.values().map(values).sum(),
+        _ => 0,
+    }
+}
+
 /// Adds the unknown fields of a chunk's message.
-pub(super) fn message_fields(known: &mut Map<String, Value>, added: Map<String, Value>) {
-    merge(known, added, &|known, added| known != added);
+pub(super) fn message_fields(known: &mut Map<String, Value>, added: Map<String, Value>, kept: &mut Kept) {
+    merge(known, added, kept, &|known, added| known != added);
 }
 
 /// Adds the unknown fields of an object inside of a message.
-pub(super) fn object_fields(known: &mut Map<String, Value>, added: Map<String, Value>) {
-    merge(known, added, &|_, _| false);
+pub(super) fn object_fields(known: &mut Map<String, Value>, added: Map<String, Value>, kept: &mut Kept) {
+    merge(known, added, kept, &|_, _| false);
 }
 
-fn merge(known: &mut Map<String, Value>, added: Map<String, Value>, is_other_piece: &dyn Fn(&str, &str) -> bool) {
+fn merge(
+    known: &mut Map<String, Value>,
+    added: Map<String, Value>,
+    kept: &mut Kept,
+    is_other_piece: &dyn Fn(&str, &str) -> bool,
+) {
     for (name, value) in added {
         if is_nothing(&value) {
             continue;
@@ -33,15 +69,22 @@ fn merge(known: &mut Map<String, Value>, added: Map<String, Value>, is_other_pie
             {
                 text.push_str(&piece);
             }
-            (Some(Value::Object(known)), Value::Object(added)) => object_fields(known, added),
-            (Some(Value::Array(known)), Value::Array(added)) => elements(known, added),
-            (Some(known), value) => *known = value,
+            (Some(Value::Object(known)), Value::Object(added)) => object_fields(known, added, kept),
+            (Some(Value::Array(known)), Value::Array(added)) => elements(known, added, kept),
+            (Some(known), value) => {
+                kept.remove(known);
+                kept.add(&value);
+                *known = value;
+            }
             (None, Value::Array(added)) => {
                 let mut list = Vec::new();
-                elements(&mut list, added);
+                // The list itself.
+                kept.add(&Value::Null);
+                elements(&mut list, added, kept);
                 known.insert(name, Value::Array(list));
             }
             (None, value) => {
+                kept.add(&value);
                 known.insert(name, value);
             }
         }
@@ -54,13 +97,16 @@ fn is_nothing(value: &Value) -> bool {
 }
 
 /// Adds elements to a list. An element continues the last one if both have the same `index` and `type`.
-fn elements(known: &mut Vec<Value>, added: Vec<Value>) {
+fn elements(known: &mut Vec<Value>, added: Vec<Value>, kept: &mut Kept) {
     for element in added {
         match (known.last_mut(), element) {
             (Some(Value::Object(last)), Value::Object(element)) if is_same_element(last, &element) => {
-                object_fields(last, element);
+                object_fields(last, element, kept);
             }
-            (_, element) => known.push(element),
+            (_, element) => {
+                kept.add(&element);
+                known.push(element);
+            }
         }
     }
 }

@@ -218,6 +218,7 @@ fn the_reason_of_the_end_is_read() {
     assert_eq!(read("function_call"), FinishReason::ToolCalls);
     assert_eq!(read("model_length"), FinishReason::Length);
     assert_eq!(read("made_up"), FinishReason::Other("made_up".to_owned()));
+    assert_eq!(read(&"made_up".repeat(10)), FinishReason::Other("other".to_owned()));
 }
 
 #[test]

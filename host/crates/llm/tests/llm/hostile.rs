@@ -101,3 +101,49 @@ fn millions_of_empty_events_are_read() {
     let text = "data:\n\n".repeat(ROUND_BYTES_MAX / 7 - 100) + &stream(&[finish("stop")]);
     assert!(read(text).is_ok());
 }
+
+/// Each event is within its limits; what they leave together is not.
+#[test]
+fn many_events_with_many_values_fail_the_round() {
+    let values = vec![0; 40_000];
+    for many in [
+        json!({"vendor": values}),
+        json!({"vendor": {"list": values}}),
+        json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f"}, "vendor": values}]}),
+        json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "vendor": values}}]}),
+    ] {
+        let chunk = delta(&many);
+        assert!(read(stream(&[chunk.clone(), chunk.clone(), finish("stop")])).is_ok(), "80 000 values are kept");
+        let event = format!("data: {chunk}\n\n").into_bytes();
+        let mut reader = reader();
+        let pushed = (0..42).take_while(|_| {
+            let goes_on = !reader.is_over();
+            reader.push(&event);
+            goes_on
+        });
+        assert_eq!(pushed.count(), 3, "the third event is one too many");
+        assert!(matches!(reader.finish(), Err(ReadError::TooManyValues)));
+    }
+}
+
+#[test]
+fn new_fields_and_elements_of_many_events_are_counted() {
+    let field = |event: usize| {
+        let fields: serde_json::Map<_, _> = (0..30_000).map(|at| (format!("{event}-{at}"), json!(1))).collect();
+        delta(&json!({"vendor": fields}))
+    };
+    let element = |event: usize| {
+        let elements: Vec<_> = (0..10_000).map(|at| json!({"index": at, "type": event, "x": 1})).collect();
+        delta(&json!({"vendor": elements}))
+    };
+    for chunks in [(0..4).map(field).collect::<Vec<_>>(), (0..4).map(element).collect()] {
+        assert!(matches!(read(stream(&chunks)), Err(ReadError::TooManyValues)));
+    }
+}
+
+#[test]
+fn values_that_later_events_replace_are_not_counted() {
+    let replaced = vec![json!({"vendor": {"progress": {"done": 1, "of": 2}, "state": "busy"}}); 40_000];
+    let round = read_deltas(&replaced);
+    assert_eq!(round.message.extra["vendor"]["progress"]["done"], 1);
+}

@@ -130,7 +130,7 @@ impl Rounds {
         let retry = ReserveRequest { is_retry: true, ..request.clone() };
         let reservation = ledger.reserve(request).await.map_err(Box::new)?;
         let output_tokens = reservation.output_tokens();
-        let charge = Charge::new(reservation, input_tokens);
+        let charge = Charge::new(reservation, input_tokens, model.context_tokens);
         Ok(PreparedRound { exchange, resource, model, origin, size, output_tokens, retry, charge })
     }
 

@@ -10,9 +10,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use super::record_start;
 use crate::audit::Entry;
-use crate::call::permitted::Target;
+use crate::call::permitted::{Target, record_start};
 use crate::credentials::ResourceCredential;
 use crate::meters;
 use crate::policy::Resource;

@@ -55,7 +55,7 @@ pub struct Used {
     pub input_tokens: u64,
     pub cached_input_tokens: u64,
     pub output_tokens: u64,
-    /// Whether the numbers are an estimate because the provider has reported none.
+    /// Whether the numbers are an estimate because the provider has reported none, or more than is possible.
     pub is_estimated: bool,
 }
 

@@ -2,6 +2,9 @@
 //!
 //! The reservation is settled on every way out: with the usage that the server reported or, where it reported none, with
 //! an estimate. Tries that were answered with an error status, or that reached no server, cost nothing.
+//!
+//! A report above what the model can have read and written is not believed, because it could use up the budget of a
+//! whole month: it counts as the most that is possible, and as an estimate.
 
 use futures::FutureExt as _;
 use monstrum_llm::estimate::RequestSize;
@@ -13,9 +16,17 @@ use crate::call::ledger::{Reservation, Used};
 pub(super) struct Charge {
     reservation: Option<Reservation>,
     input_estimate: u64,
+    most: Most,
     /// The usage of the tries that have ended since the reservation.
     ended: Used,
     running: Option<Running>,
+}
+
+/// The most tokens that a try can have used.
+#[derive(Clone, Copy)]
+struct Most {
+    input: u64,
+    output: u64,
 }
 
 /// The try that is running.
@@ -34,8 +45,17 @@ pub(super) enum NextTry {
 }
 
 impl Charge {
-    pub(super) fn new(reservation: Reservation, input_estimate: u64) -> Charge {
-        Charge { reservation: Some(reservation), input_estimate, ended: Used::default(), running: None }
+    /// Creates the account of a round with a model whose context has `context_tokens`.
+    pub(super) fn new(reservation: Reservation, input_estimate: u64, context_tokens: u64) -> Charge {
+        // What was reserved is possible, even if the configuration of the model is wrong.
+        let output = context_tokens.max(reservation.output_tokens());
+        let most = Most { input: context_tokens.max(input_estimate), output };
+        Charge { reservation: Some(reservation), input_estimate, most, ended: Used::default(), running: None }
+    }
+
+    /// Returns whether a try of the model can have used what the server reports.
+    pub(super) fn is_possible(&self, reported: Usage) -> bool {
+        self.most.allows(reported)
     }
 
     /// Begins a try. From now on, the server may count its input.
@@ -90,7 +110,7 @@ impl Charge {
     /// Returns what the tries under the current reservation have used.
     pub(super) fn used(&self) -> Used {
         match &self.running {
-            Some(running) => sum(self.ended, running.used(self.input_estimate)),
+            Some(running) => sum(self.ended, running.used(self.input_estimate, self.most)),
             None => self.ended,
         }
     }
@@ -119,15 +139,28 @@ impl Drop for Charge {
     }
 }
 
+impl Most {
+    fn allows(self, usage: Usage) -> bool {
+        usage.input <= self.input && usage.output <= self.output
+    }
+
+    /// Returns the nearest usage that is possible.
+    fn limited(self, usage: Usage) -> Usage {
+        let (input, output) = (usage.input.min(self.input), usage.output.min(self.output));
+        Usage { input, cached_input: usage.cached_input.min(input), output, reasoning: usage.reasoning.min(output) }
+    }
+}
+
 impl Running {
-    fn used(&self, input_estimate: u64) -> Used {
+    fn used(&self, input_estimate: u64, most: Most) -> Used {
         let output_estimate = self.factor.estimate(RequestSize { text_bytes: self.output_bytes, images: 0 });
-        match self.reported {
+        let is_possible = self.reported.is_none_or(|usage| most.allows(usage));
+        match self.reported.map(|usage| most.limited(usage)) {
             Some(usage) if self.is_complete => Used {
                 input_tokens: usage.input,
                 cached_input_tokens: usage.cached_input,
                 output_tokens: usage.output,
-                is_estimated: false,
+                is_estimated: !is_possible,
             },
             // Servers that report in each chunk may not have counted the last one.
             Some(usage) => Used {
@@ -160,7 +193,8 @@ mod tests {
     use super::*;
 
     fn charge() -> Charge {
-        Charge { reservation: None, input_estimate: 100, ended: Used::default(), running: None }
+        let most = Most { input: 1000, output: 500 };
+        Charge { reservation: None, input_estimate: 100, most, ended: Used::default(), running: None }
     }
 
     fn used(input_tokens: u64, cached_input_tokens: u64, output_tokens: u64, is_estimated: bool) -> Used {
@@ -207,5 +241,25 @@ mod tests {
         assert_eq!(charge.used(), used(200, 0, 12, true), "a broken try, and the input of the next");
         charge.complete(Some(Usage { input: 80, cached_input: 80, output: 5, reasoning: 0 }));
         assert_eq!(charge.used(), used(180, 80, 17, true));
+    }
+
+    #[test]
+    fn a_report_above_what_is_possible_is_limited_and_marked() {
+        let false_report = Usage { input: 1 << 40, cached_input: 1 << 39, output: 1 << 40, reasoning: 1 << 40 };
+        let mut charge = charge();
+        assert!(!charge.is_possible(false_report));
+        charge.begin(Factor::default());
+        charge.received(30, Some(false_report));
+        assert_eq!(charge.used(), used(1000, 1000, 500, true), "the usage so far");
+        charge.complete(Some(false_report));
+        assert_eq!(charge.used(), used(1000, 1000, 500, true));
+        for (input, output, is_possible) in [(1000, 500, true), (1001, 500, false), (1000, 501, false)] {
+            let usage = Usage { input, cached_input: 0, output, reasoning: 0 };
+            let mut charge = self::charge();
+            assert_eq!(charge.is_possible(usage), is_possible, "{usage:?}");
+            charge.begin(Factor::default());
+            charge.complete(Some(usage));
+            assert_eq!(charge.used(), used(1000, 0, 500, !is_possible), "{usage:?}");
+        }
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use monstrum_egress::{RedactorCell, StreamedResponse, UnredactedBody};
-use monstrum_llm::{Origin, OutputField, ProviderError, Reader, Round};
+use monstrum_egress::{Redactor, RedactorCell, StreamedResponse, UnredactedBody};
+use monstrum_llm::{Origin, OutputField, ProviderError, Reader, Round, Usage};
 use monstrum_types::HttpRequest;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Instrument as _;
@@ -14,7 +14,7 @@ use super::answer::{self, Listener};
 use super::charge::Charge;
 use super::failure::Failed;
 use super::{PreparedRound, Rounds};
-use crate::call::permitted::Execution;
+use crate::call::permitted::{Execution, record_start};
 use crate::meters;
 
 /// The maximum size of the body of an error.
@@ -50,8 +50,9 @@ impl Rounds {
         let began = Instant::now();
         let first_byte = round.first_byte();
         round.charge.begin(self.learned.factor(&round.origin));
-        // The call was recorded as started before it came here.
-        let before_sending = || async { Ok(()) }.boxed();
+        // The call was recorded as started before it came here, but its task may have lost its lease since then: while
+        // the round waited for another try, or while the host was stopped.
+        let before_sending = || record_start(execution.entry).boxed();
         let opening = self.egress.open(&round.resource.scope, &**source, &redactor, request, until, &before_sending);
         let opened = timeout(first_byte, opening.instrument(tracing::debug_span!("egress"))).await;
         let opened = opened.map_err(|_| Failed::silent(first_byte))?;
@@ -68,33 +69,55 @@ impl Rounds {
                 return Err(Failed::of_request(failure));
             }
         };
+        let redactors = execution.secrets.redactors();
         if !(200..300).contains(&response.status) {
             round.charge.cancel();
-            return Err(rejection(response, began + first_byte).await);
+            return Err(rejection(response, began + first_byte, &redactors).await);
         }
-        let listener = Listener::new(&round.exchange, &execution.secrets.redactors());
-        let reading = Reading { began, first_byte, idle: round.idle() };
-        reading.read(response.body.unredacted(), round.origin.clone(), &mut round.charge, listener).await
+        let listener = Listener::new(&round.exchange, &redactors);
+        let reading = Reading { began, first_byte, idle: round.idle(), redactors: &redactors };
+        let body = response.body.unredacted();
+        let mut answer = reading.read(body, round.origin.clone(), &mut round.charge, listener).await?;
+        answer.usage = answer.usage.filter(|usage| round.is_possible(*usage));
+        Ok(answer)
+    }
+}
+
+impl PreparedRound {
+    /// Returns whether the model can have used what its server reports, and warns if not.
+    fn is_possible(&self, reported: Usage) -> bool {
+        let is_possible = self.charge.is_possible(reported);
+        if !is_possible {
+            tracing::warn!(
+                resource.id = %self.resource.row.id,
+                model = %self.model.id,
+                input_tokens = reported.input,
+                output_tokens = reported.output,
+                "a model's server reports more tokens than the model can have read and written",
+            );
+        }
+        is_possible
     }
 }
 
 /// Reads the body of an error.
-async fn rejection(response: StreamedResponse, until: Instant) -> Failed {
+async fn rejection(response: StreamedResponse, until: Instant, redactors: &[Arc<Redactor>]) -> Failed {
     let StreamedResponse { status, retry_after_ms, body, .. } = response;
     let read = timeout_at(until, body.at_most(ERROR_BYTES_MAX).read()).await;
     // The status alone says what to do next.
     let body = read.ok().and_then(Result::ok).unwrap_or_default();
-    Failed::of_status(status, &ProviderError::from_body(&body), retry_after_ms)
+    Failed::of_status(status, &ProviderError::from_body(&body), retry_after_ms, redactors)
 }
 
-/// The time limits of an answer.
-struct Reading {
+/// The time limits of an answer, and the secrets that its errors must not show.
+struct Reading<'a> {
     began: Instant,
     first_byte: Duration,
     idle: Duration,
+    redactors: &'a [Arc<Redactor>],
 }
 
-impl Reading {
+impl Reading<'_> {
     async fn read(
         &self,
         mut body: UnredactedBody,
@@ -130,7 +153,7 @@ impl Reading {
             // Some servers do not end the connection properly after a complete answer.
             (Ok(round), _) => round,
             (Err(_), Some(broken)) => return Err(broken),
-            (Err(error), None) => return Err(Failed::of_answer(&error)),
+            (Err(error), None) => return Err(Failed::of_answer(&error, self.redactors)),
         };
         // A document has no deltas.
         charge.received(answer::bytes_of(&round).saturating_sub(written), round.usage);
