@@ -174,8 +174,6 @@ const STEPS: &str = "select task_id, sequence, workspace_id, kind, request_id, t
                      ended_at, sealed from task_steps where workspace_id = $1 and task_id = $2 and sequence > $3 \
                      order by sequence limit $4";
 const FORGET: &str = "delete from tasks where ended_at < $1";
-const FORGET_SESSIONS: &str = "delete from sessions where used_at < $1 \
-                               and not exists (select 1 from tasks where session_id = sessions.id)";
 
 impl TaskRow {
     async fn insert(&self, session: &mut Session) -> Result<bool, StoreError> {
@@ -279,11 +277,8 @@ impl Store {
         Ok(self.db.run(CANCEL, args![workspace, id, now]).await? > 0)
     }
 
-    /// Deletes the tasks that ended before a time, with their steps, and the sessions that have no tasks left and were not
-    /// used since. Returns the number of tasks.
+    /// Deletes the tasks that ended before a time, with their steps. Returns the number of tasks.
     pub async fn forget_tasks(&self, before: UtcMillis) -> Result<u64, StoreError> {
-        let forgotten = self.db.run(FORGET, args![before]).await?;
-        self.db.run(FORGET_SESSIONS, args![before]).await?;
-        Ok(forgotten)
+        self.db.run(FORGET, args![before]).await
     }
 }
