@@ -315,9 +315,9 @@ async fn show(client: &Client, id: TaskId, is_json: bool) -> Result<(), Failure>
     ];
     let id = id.to_string();
     let mut task = client.get(&["api", "tasks", &id], &[]).await?;
-    let steps = client.items(&["api", "tasks", &id, "steps"], &[]).await?;
+    let steps = client.get(&["api", "tasks", &id, "steps"], &[]).await?;
     if is_json {
-        task["items"] = Value::Array(steps);
+        task["items"] = steps["items"].clone();
         return output::json(&task);
     }
     output::given_fields(&task, &FIELDS)?;
@@ -327,7 +327,7 @@ async fn show(client: &Client, id: TaskId, is_json: bool) -> Result<(), Failure>
         let what: String = output::cell(what).chars().take(80).collect();
         vec![output::cell(&step["sequence"]), output::cell(&step["kind"]), output::cell(&step["tool"]), status, what]
     };
-    let rows = steps.iter().map(row).collect();
+    let rows = steps["items"].as_array().into_iter().flatten().map(row).collect();
     output::line("")?;
     output::table(&["STEP", "KIND", "TOOL", "STATUS", "WHAT"], rows)
 }

@@ -9,7 +9,7 @@ use axum::extract::FromRequestParts;
 use axum::response::IntoResponse;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use monstrum_api::tasks::{NewTask, Task, TaskList, TaskStepList};
+use monstrum_api::tasks::{NewTask, Task, TaskList, TaskSteps};
 use monstrum_core::operations::Caller;
 use monstrum_store::{TaskFilter, TaskStatus};
 use monstrum_types::{BotId, TaskId};
@@ -105,18 +105,11 @@ pub(super) async fn cancel(tasks: TasksOfHost, caller: Caller, Id(id): Id<TaskId
     Ok((status, Json(task)))
 }
 
-/// Lists the steps of a task in their order
-///
-/// A page has at most 50 steps, because each can have a large result.
-#[utoipa::path(get, path = "/api/tasks/{id}/steps", tag = "tasks", params(("id" = TaskId, Path), PageQuery),
-    responses((status = 200, body = TaskStepList)))]
-pub(super) async fn steps(
-    tasks: TasksOfHost,
-    caller: Caller,
-    Id(id): Id<TaskId>,
-    Params(page): Params<PageQuery>,
-) -> Answer<TaskStepList> {
-    Ok(Json(tasks.steps(&caller, id, &page.page()?).await?))
+/// Lists the steps of a task
+#[utoipa::path(get, path = "/api/tasks/{id}/steps", tag = "tasks", params(("id" = TaskId, Path)),
+    responses((status = 200, body = TaskSteps)))]
+pub(super) async fn steps(tasks: TasksOfHost, caller: Caller, Id(id): Id<TaskId>) -> Answer<TaskSteps> {
+    Ok(Json(tasks.steps(&caller, id).await?))
 }
 
 /// Follows a task

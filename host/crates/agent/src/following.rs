@@ -152,7 +152,7 @@ impl Following {
         // The task is read before its steps, so that an ended task has all of them.
         let task = self.tasks.show(&self.caller, self.id).await?;
         loop {
-            let steps = self.tasks.some_steps(&self.caller, self.id, self.after).await?;
+            let steps = self.tasks.steps_after(&self.caller, self.id, self.after).await?;
             if steps.is_empty() {
                 break;
             }

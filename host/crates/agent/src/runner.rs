@@ -47,8 +47,8 @@ const FAILED_TURNS_MAX: i64 = 8;
 const CALLS_END_MAX: Duration = Duration::from_secs(4);
 /// The interval at which a task of a shared database looks whether a caller of another host has cancelled it.
 const CANCEL_POLL: Duration = Duration::from_millis(500);
-/// The maximum number of steps that are read at once. A step can have a result of 1 MiB.
-const STEPS_READ: u32 = 50;
+/// The maximum number of steps that are read at once.
+const STEPS_READ: u32 = 200;
 /// The maximum number of earlier tasks of a session that the model reads.
 const EARLIER_TASKS_MAX: u32 = 50;
 /// The maximum size of the earlier tasks of a session that the model reads, about 25 000 tokens.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use monstrum_api::bots::TaskLimits;
 use monstrum_api::list::List;
-use monstrum_api::tasks::{NewTask, Task, TaskList, TaskStep, TaskStepList, TokenUsage};
+use monstrum_api::tasks::{NewTask, Task, TaskList, TaskStep, TaskSteps, TokenUsage};
 use monstrum_api::tools::Chat;
 use monstrum_core::app::App;
 use monstrum_core::events::{self, EventLinks, EventType, NewEvent};
@@ -39,8 +39,8 @@ const UNENDED_MAX: TasksMax = TasksMax { of_workspace: 1000 };
 const SESSION_IDLE_S: i64 = 24 * 3600;
 /// The app of the conversations that tasks have for themselves.
 const OWN_APP: &str = "task";
-/// The maximum number of steps that are read at once. A step can have a result of 1 MiB.
-const STEPS_READ: u32 = 50;
+/// The maximum number of steps that are read at once.
+pub(crate) const STEPS_READ: u32 = 500;
 
 /// The tasks and sessions of a host.
 pub struct Tasks {
@@ -267,40 +267,32 @@ impl Tasks {
         Ok((self.view(&self.row(caller, id).await?), false))
     }
 
-    /// Lists the steps of a task in their order, at most 50 at once.
+    /// Returns the steps of a task.
     ///
     /// # Errors
     ///
     /// The task does not exist, or the caller may not see it.
-    pub async fn steps(&self, caller: &Caller, id: TaskId, page: &Page<i64>) -> Result<TaskStepList, OperationError> {
+    pub async fn steps(&self, caller: &Caller, id: TaskId) -> Result<TaskSteps, OperationError> {
         self.row(caller, id).await?;
-        let limit = page.limit.clamp(1, STEPS_READ);
-        let mut items = self.steps_after(caller, id, page.cursor.unwrap_or(0), limit + 1).await?;
-        let has_more = items.len() > limit as usize;
-        items.truncate(limit as usize);
-        let last = items.last().filter(|_| has_more);
-        let next_cursor = last.map(|step| step.sequence.to_string());
-        Ok(List { items, next_cursor })
+        let mut items = Vec::new();
+        loop {
+            let after = items.last().map_or(0, |step: &TaskStep| step.sequence);
+            let steps = self.steps_after(caller, id, after).await?;
+            if steps.is_empty() {
+                return Ok(TaskSteps { items });
+            }
+            items.extend(steps);
+        }
     }
 
     /// Returns some of the steps after the step `after`.
-    pub(crate) async fn some_steps(
+    pub(crate) async fn steps_after(
         &self,
         caller: &Caller,
         id: TaskId,
         after: i64,
     ) -> Result<Vec<TaskStep>, OperationError> {
-        self.steps_after(caller, id, after, STEPS_READ).await
-    }
-
-    async fn steps_after(
-        &self,
-        caller: &Caller,
-        id: TaskId,
-        after: i64,
-        limit: u32,
-    ) -> Result<Vec<TaskStep>, OperationError> {
-        let rows = self.app.store.task_steps(caller.workspace, id, after, limit).await?;
+        let rows = self.app.store.task_steps(caller.workspace, id, after, STEPS_READ).await?;
         rows.iter().map(|row| self.step(row)).collect()
     }
 

@@ -86,6 +86,12 @@ pub struct TaskStep {
     pub ended_at: Option<UtcMillis>,
 }
 
+/// The steps of a task.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TaskSteps {
+    pub items: Vec<TaskStep>,
+}
+
 /// A task to start.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -107,5 +113,4 @@ pub struct NewTask {
 
 lists! {
     Task => TaskList "A page of tasks.",
-    TaskStep => TaskStepList "A page of the steps of a task.",
 }
