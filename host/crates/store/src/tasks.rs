@@ -218,6 +218,7 @@ impl Store {
                 None if !sessions::touch(&mut session, row).await? => return Ok(InsertedTask::NoSession),
                 None => {}
             }
+            let wake = self.timed(&mut session, wake).await?;
             if !row.insert(&mut session).await? || !wake.write(&mut session).await? {
                 return Err(StoreError::UnknownReference);
             }

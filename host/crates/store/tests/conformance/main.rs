@@ -231,6 +231,7 @@ cases! {
     tasks {
         a_session_runs_one_task_at_a_time,
         steps_are_written_by_the_turn_that_has_the_claim,
+        the_claim_of_a_new_task_follows_the_clock_for_wakes,
     }
     outputs {
         outputs_are_listed_from_the_newest,

@@ -1,9 +1,9 @@
 //! Tests of tasks, their steps and their sessions: the transactions of turns, and the limits of sessions.
 
 use monstrum_store::{
-    BotRow, EndedStep, EventRow, InsertedTask, NewSession, NewWake, Page, SealedColumn, SessionFilter, SessionRow,
-    Store, StoreError, TaskEnd, TaskFilter, TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow, TasksMax,
-    WakeClaim,
+    BotRow, EndedStep, EventRow, InsertedTask, NewClaim, NewSession, NewWake, Page, SealedColumn, SessionFilter,
+    SessionRow, Store, StoreError, TaskEnd, TaskFilter, TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow,
+    TasksMax, WakeClaim,
 };
 use monstrum_types::{
     Clock as _, EventId, KeyId, RequestId, SessionId, SystemClock, TaskId, UtcMillis, WakeClaimId, WakeKey, WakeKind,
@@ -212,4 +212,20 @@ pub(crate) async fn steps_are_written_by_the_turn_that_has_the_claim(store: &Sto
     assert!(steps(store, &task).await.is_empty());
     assert!(store.delete_bot(bot.workspace_id, bot.id).await.unwrap());
     assert_eq!(store.session(bot.workspace_id, new.row.id).await.unwrap(), None);
+}
+
+/// The clock of the host that inserts the task is an hour late. Other hosts share a database of PostgreSQL only, whose
+/// clock counts.
+pub(crate) async fn the_claim_of_a_new_task_follows_the_clock_for_wakes(store: &Store) {
+    let bot = bot(store, "one").await;
+    let new = session(&bot, "chat");
+    let task = task(&bot, new.row.id);
+    let late = now().plus_ms(-3_600_000);
+    let claim = NewClaim { id: WakeClaimId::new(), node: "late".to_owned(), until: late.plus_ms(30_000) };
+    let wake = NewWake { due_at: late, claim: Some(claim), ..wake(&task) };
+    assert_eq!(store.insert_task(&task, Some(&new), &wake, MAX).await.unwrap(), InsertedTask::Inserted);
+    let taken = store.claim_wakes("other", &[(wake.key, UtcMillis(0), WakeClaimId::new())], now()).await.unwrap();
+    assert_eq!(taken.is_empty(), store.is_shared(), "{taken:?}");
+    let row = store.wakes(bot.workspace_id, false, &Page::first(10)).await.unwrap().items.remove(0);
+    assert_eq!(row.due_at == late, !store.is_shared());
 }
