@@ -38,6 +38,8 @@ const UNENDED_MAX: TasksMax = TasksMax { of_workspace: 1000 };
 const SESSION_IDLE_S: i64 = 24 * 3600;
 /// The app of the conversations that tasks have for themselves.
 const OWN_APP: &str = "task";
+/// Why a session has no second task.
+const BUSY: &str = "the session has a task that has not ended; wait for its end";
 /// The maximum number of steps that are read at once.
 pub(crate) const STEPS_READ: u32 = 500;
 
@@ -127,7 +129,7 @@ impl Tasks {
         match app.store.insert_task(&row, new.as_deref(), &wake, UNENDED_MAX).await? {
             InsertedTask::Inserted => {}
             InsertedTask::Busy => {
-                return Err(OperationError::conflict("the session has a task that has not ended; wait for its end"));
+                return Err(OperationError::conflict(BUSY));
             }
             InsertedTask::NoSession => return Err(OperationError::conflict("the session has expired or was deleted")),
             InsertedTask::Full => {
@@ -151,6 +153,9 @@ impl Tasks {
         if let Some(id) = id {
             let row = store.session(caller.workspace, id).await?.filter(|row| row.bot_id == bot);
             let row = row.ok_or_else(|| OperationError::invalid_at("/session_id", "no such session of this bot"))?;
+            if row.expired_at.is_none() && is_idle(&row) && store.is_session_busy(caller.workspace, id).await? {
+                return Err(OperationError::conflict(BUSY));
+            }
             if row.expired_at.is_some() || is_idle(&row) {
                 return Err(OperationError::conflict("the session has expired; start the task in a new session"));
             }

@@ -1,5 +1,7 @@
 //! Tests of tasks, their steps and their sessions: the transactions of turns, and the limits of sessions.
 
+use std::collections::HashSet;
+
 use monstrum_store::{
     BotRow, EndedStep, EventRow, InsertedTask, NewClaim, NewSession, NewWake, Page, SealedColumn, SessionFilter,
     SessionRow, Store, StoreError, TaskEnd, TaskFilter, TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow,
@@ -123,6 +125,13 @@ fn end(task: &TaskRow) -> TaskEnd {
     TaskEnd { task_id: task.id, status, code: None, ended_at: NOW, sealed }
 }
 
+async fn run_to_end(store: &Store, task: &TaskRow, bot: &BotRow, ended_at: UtcMillis) {
+    let claim = claim(store, task).await;
+    store.begin_task_turn(&claim, task.id, NOW).await.unwrap().unwrap();
+    let end = TaskEnd { ended_at, ..end(task) };
+    store.end_task(&claim, &end, &event(bot, "task.completed")).await.unwrap();
+}
+
 async fn steps(store: &Store, task: &TaskRow) -> Vec<TaskStepRow> {
     store.task_steps(task.workspace_id, task.id, 0, 100).await.unwrap()
 }
@@ -136,27 +145,36 @@ pub(crate) async fn a_session_runs_one_task_at_a_time(store: &Store) {
     let again = session(&bot, "chat");
     assert_eq!(inserted(store, &task(&bot, again.row.id), Some(&again)).await, InsertedTask::Busy);
     assert!(!store.delete_session(bot.workspace_id, new.row.id).await.unwrap(), "a task has not ended");
-    let claim = claim(store, &first).await;
-    store.begin_task_turn(&claim, first.id, NOW).await.unwrap().unwrap();
-    store.end_task(&claim, &end(&first), &event(&bot, "task.completed")).await.unwrap();
+    run_to_end(store, &first, &bot, NOW).await;
     assert_eq!(inserted(store, &second, None).await, InsertedTask::Inserted);
-    // The next session of the conversation replaces one that has expired.
+    // The next session of the conversation replaces one that has expired. A session with a running task does not expire.
     let next = NewSession { after: Some(new.row.id), ..session(&bot, "chat") };
+    assert_eq!(inserted(store, &task(&bot, next.row.id), Some(&next)).await, InsertedTask::Busy);
+    assert!(store.is_session_busy(bot.workspace_id, new.row.id).await.unwrap());
+    let open = store.session_of_chat(bot.workspace_id, "app", "chat").await.unwrap().unwrap();
+    assert_eq!((open.id, open.expired_at, open.used_at), (new.row.id, None, NOW));
+    run_to_end(store, &second, &bot, NOW.plus_ms(9)).await;
+    let open = store.session_of_chat(bot.workspace_id, "app", "chat").await.unwrap().unwrap();
+    assert_eq!(open.used_at, NOW.plus_ms(9), "the end of the last task");
+    assert!(!store.is_session_busy(bot.workspace_id, new.row.id).await.unwrap());
     assert_eq!(inserted(store, &task(&bot, next.row.id), Some(&next)).await, InsertedTask::Inserted);
     assert_eq!(inserted(store, &task(&bot, new.row.id), None).await, InsertedTask::NoSession);
     let open = store.session_of_chat(bot.workspace_id, "app", "chat").await.unwrap().unwrap();
     assert_eq!(open.id, next.row.id);
     let other = session(&bot, "other");
     assert_eq!(inserted(store, &task(&bot, other.row.id), Some(&other)).await, InsertedTask::Inserted);
+    let third = session(&bot, "third");
+    assert_eq!(inserted(store, &task(&bot, third.row.id), Some(&third)).await, InsertedTask::Inserted);
     let full = session(&bot, "full");
     assert_eq!(inserted(store, &task(&bot, full.row.id), Some(&full)).await, InsertedTask::Full);
     assert_eq!(store.session(bot.workspace_id, full.row.id).await.unwrap(), None, "nothing was written");
     let ended = TaskFilter { status: Some(TaskStatus::Completed), ..TaskFilter::default() };
     let listed = store.tasks(bot.workspace_id, ended, &Page::first(10)).await.unwrap();
-    assert_eq!(listed.items.iter().map(|task| task.id).collect::<Vec<_>>(), [first.id]);
+    let listed: HashSet<TaskId> = listed.items.iter().map(|task| task.id).collect();
+    assert_eq!(listed, HashSet::from([first.id, second.id]));
     let of_ada = SessionFilter { user: Some("ada".to_owned()), ..SessionFilter::default() };
     let page = store.sessions(bot.workspace_id, &of_ada, &Page::first(2)).await.unwrap();
-    assert_eq!((page.items.len(), page.items[0].id), (2, other.row.id));
+    assert_eq!((page.items.len(), page.items[0].id), (2, third.row.id));
     let foreign = other_workspace(store).await;
     assert_eq!(store.task(foreign, first.id).await.unwrap(), None);
     assert_eq!(store.session(foreign, new.row.id).await.unwrap(), None);
