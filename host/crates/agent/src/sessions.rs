@@ -91,17 +91,14 @@ impl Tasks {
         })
     }
 
-    /// Deletes a session with its tasks and the sandbox of its conversation.
+    /// Deletes a session with its tasks, and the sandbox of its conversation unless another open session uses it.
     ///
     /// # Errors
     ///
     /// The session does not exist, the caller may not see it, or a task of it has not ended.
     pub async fn delete_session(&self, caller: &Caller, id: SessionId) -> Result<(), OperationError> {
         let row = self.session_row(caller, id).await?;
-        if !self.app.store.delete_session(caller.workspace, id).await? {
-            return Err(OperationError::conflict("a task of the session has not ended; cancel the task first"));
-        }
-        conversations::delete_chat(&self.app, caller, &row.chat_id, &row.app_id).await
+        conversations::delete_session(&self.app, caller, &row).await
     }
 }
 

@@ -3,7 +3,7 @@
 use monstrum_types::{BotId, SessionId, TaskId, UtcMillis, WorkspaceId};
 
 use super::{NewSession, TaskRow};
-use crate::db::{Session, args, from_row, retry};
+use crate::db::{Session, args, from_row};
 use crate::{Listed, Page, Store, StoreError};
 
 /// A row of `sessions`.
@@ -55,19 +55,15 @@ const INSERT: &str = "\
 const USE: &str = "update sessions set used_at = $4 \
                    where id = $1 and workspace_id = $2 and bot_id = $3 and expired_at is null";
 // The update locks the row, so that no task of the session begins before the transaction ends.
-const LOCK: &str = "update sessions set used_at = used_at where workspace_id = $1 and id = $2";
+pub(super) const LOCK: &str = "update sessions set used_at = used_at where workspace_id = $1 and id = $2";
 const EXPIRE: &str = "update sessions set expired_at = $2 where id = $1 and expired_at is null \
                       and not exists (select 1 from tasks where session_id = $1 and ended_at is null)";
 // A session is idle from the end of its last task.
 const USED_BY: &str = "\
     update sessions set used_at = $2 where used_at < $2 \
     and id = (select session_id from tasks where id = $1 and ended_at is null)";
-const UNENDED: &str = "select count(*) as value from tasks \
+pub(super) const UNENDED: &str = "select count(*) as value from tasks \
                        where workspace_id = $1 and session_id = $2 and ended_at is null";
-const DELETE: &str = "\
-    delete from sessions where workspace_id = $1 and id = $2 \
-    and not exists (select 1 from tasks where session_id = $2 and ended_at is null)";
-
 /// Inserts a session, after the one that it replaces has expired. A session with a task that has not ended does not
 /// expire: the insertion then fails, because a conversation has one open session.
 pub(super) async fn begin(session: &mut Session, new: &NewSession) -> Result<(), StoreError> {
@@ -131,15 +127,5 @@ impl Store {
     pub async fn is_session_busy(&self, workspace: WorkspaceId, id: SessionId) -> Result<bool, StoreError> {
         let unended: Option<i64> = self.db.one(UNENDED, args![workspace, id]).await?;
         Ok(unended.is_none_or(|unended| unended > 0))
-    }
-
-    /// Deletes a session with its tasks, unless a task of it has not ended. Returns whether it was deleted.
-    pub async fn delete_session(&self, workspace: WorkspaceId, id: SessionId) -> Result<bool, StoreError> {
-        retry!(async {
-            let mut session = self.db.write().await?;
-            let deleted = session.run(DELETE, args![workspace, id]).await?;
-            session.commit().await?;
-            Ok(deleted > 0)
-        })
     }
 }

@@ -3,15 +3,16 @@
 use std::collections::HashSet;
 
 use monstrum_store::{
-    BotRow, EndedStep, EventRow, InsertedTask, NewClaim, NewSession, NewWake, Page, SealedColumn, SessionFilter,
-    SessionRow, Store, StoreError, TaskEnd, TaskFilter, TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow,
-    TasksMax, WakeClaim,
+    BotRow, DeletedSessions, EndedStep, EventRow, InsertedTask, NewClaim, NewSession, NewWake, Page, SealedColumn,
+    SessionFilter, SessionRow, Store, StoreError, TaskEnd, TaskFilter, TaskProgress, TaskRow, TaskStatus, TaskStepKind,
+    TaskStepRow, TasksMax, WakeClaim,
 };
 use monstrum_types::{
     Clock as _, EventId, KeyId, RequestId, SessionId, SystemClock, TaskId, UtcMillis, WakeClaimId, WakeKey, WakeKind,
 };
 
 use crate::rows::{self, NOW, default_workspace, other_workspace};
+use crate::sandboxes::{of_app, sandbox};
 
 const MAX: TasksMax = TasksMax { of_workspace: 3 };
 
@@ -144,7 +145,7 @@ pub(crate) async fn a_session_runs_one_task_at_a_time(store: &Store) {
     assert_eq!(inserted(store, &second, None).await, InsertedTask::Busy);
     let again = session(&bot, "chat");
     assert_eq!(inserted(store, &task(&bot, again.row.id), Some(&again)).await, InsertedTask::Busy);
-    assert!(!store.delete_session(bot.workspace_id, new.row.id).await.unwrap(), "a task has not ended");
+    assert_eq!(store.delete_session(&new.row).await.unwrap(), DeletedSessions::Busy);
     run_to_end(store, &first, &bot, NOW).await;
     assert_eq!(inserted(store, &second, None).await, InsertedTask::Inserted);
     // The next session of the conversation replaces one that has expired. A session with a running task does not expire.
@@ -246,4 +247,68 @@ pub(crate) async fn the_claim_of_a_new_task_follows_the_clock_for_wakes(store: &
     assert_eq!(taken.is_empty(), store.is_shared(), "{taken:?}");
     let row = store.wakes(bot.workspace_id, false, &Page::first(10)).await.unwrap().items.remove(0);
     assert_eq!(row.due_at == late, !store.is_shared());
+}
+
+/// Inserts a session of a conversation after another one, with a task that has ended.
+async fn ended_session(store: &Store, bot: &BotRow, chat: &str, after: Option<SessionId>) -> SessionRow {
+    let new = NewSession { after, ..session(bot, chat) };
+    let task = task(bot, new.row.id);
+    assert_eq!(inserted(store, &task, Some(&new)).await, InsertedTask::Inserted);
+    run_to_end(store, &task, bot, NOW).await;
+    new.row
+}
+
+async fn is_deleting(store: &Store, row: &SandboxRow) -> bool {
+    store.sandbox(row.workspace_id, row.id).await.unwrap().unwrap().status == SandboxStatus::Deleting
+}
+
+async fn sandbox_of_ada(store: &Store, bot: &BotRow, chat: &str) -> SandboxRow {
+    let row = SandboxRow { user_id: Some("ada".to_owned()), ..sandbox(bot, chat) };
+    assert!(store.insert_sandbox(&row).await.unwrap());
+    row
+}
+
+pub(crate) async fn a_session_is_deleted_with_the_sandbox_that_no_open_session_uses(store: &Store) {
+    let (one, two) = (bot(store, "one").await, bot(store, "two").await);
+    let expired = ended_session(store, &one, "chat", None).await;
+    let open = ended_session(store, &one, "chat", Some(expired.id)).await;
+    let used = sandbox_of_ada(store, &one, "chat").await;
+    assert_eq!(store.delete_session(&expired).await.unwrap(), DeletedSessions::Deleted);
+    assert_eq!(store.delete_session(&expired).await.unwrap(), DeletedSessions::Absent);
+    assert!(!is_deleting(store, &used).await, "the open session uses the sandbox");
+    assert_eq!(store.delete_session(&open).await.unwrap(), DeletedSessions::Deleted);
+    assert!(is_deleting(store, &used).await);
+    assert_eq!(store.session(one.workspace_id, open.id).await.unwrap(), None);
+    // The sandbox of a conversation may belong to another bot.
+    let session = ended_session(store, &one, "other", None).await;
+    let of_two = sandbox_of_ada(store, &two, "other").await;
+    assert_eq!(store.delete_session(&session).await.unwrap(), DeletedSessions::Deleted);
+    assert!(!is_deleting(store, &of_two).await);
+}
+
+pub(crate) async fn conversations_are_deleted_unless_a_task_of_them_runs(store: &Store) {
+    let (one, two) = (bot(store, "one").await, bot(store, "two").await);
+    let workspace = one.workspace_id;
+    let expired = ended_session(store, &one, "a", None).await;
+    let open = ended_session(store, &one, "a", Some(expired.id)).await;
+    let other = ended_session(store, &two, "b", None).await;
+    let (of_a, of_b) = (sandbox_of_ada(store, &one, "a").await, sandbox_of_ada(store, &two, "b").await);
+    let running = task(&two, other.id);
+    assert_eq!(inserted(store, &running, None).await, InsertedTask::Inserted);
+    let delete = async |bot, chat| store.delete_conversations(workspace, of_app(bot, chat)).await.unwrap();
+    let exists = async |row: &SessionRow| store.session(workspace, row.id).await.unwrap().is_some();
+    assert_eq!(delete(None, Some("b")).await, None);
+    assert_eq!(delete(None, None).await, None);
+    assert!(exists(&expired).await && exists(&open).await && exists(&other).await);
+    assert!(!is_deleting(store, &of_a).await && !is_deleting(store, &of_b).await);
+    let foreign = other_workspace(store).await;
+    assert_eq!(store.delete_conversations(foreign, of_app(None, None)).await.unwrap(), Some(0));
+    assert_eq!(delete(Some(two.id), Some("a")).await, Some(0), "a conversation of another bot");
+    assert!(exists(&open).await);
+    assert_eq!(delete(Some(one.id), Some("a")).await, Some(1));
+    assert!(!exists(&expired).await && !exists(&open).await && exists(&other).await);
+    run_to_end(store, &running, &two, NOW).await;
+    assert_eq!(delete(None, None).await, Some(1));
+    assert!(!exists(&other).await && is_deleting(store, &of_b).await);
+    assert_eq!(store.task(workspace, running.id).await.unwrap(), None);
 }
