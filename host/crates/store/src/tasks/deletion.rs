@@ -48,6 +48,8 @@ const LOCK_OF_CONVERSATIONS: &str = "\
 const UNENDED_OF_CONVERSATIONS: &str =
     of_conversations!("select count(*) as value from tasks where ended_at is null and session_id in (select id", ")");
 const DELETE_OF_CONVERSATIONS: &str = of_conversations!("delete", "");
+const FORGET: &str = "\
+    delete from sessions where used_at < $1 and not exists (select 1 from tasks where session_id = sessions.id)";
 
 impl Store {
     /// Deletes a session with its tasks, unless a task of it has not ended. Marks the sandbox of its conversation for
@@ -89,5 +91,10 @@ impl Store {
             session.commit().await?;
             Ok(Some(sandboxes))
         })
+    }
+
+    /// Deletes the sessions that were last used before a time and have no task. Returns the number of sessions.
+    pub async fn forget_sessions(&self, before: UtcMillis) -> Result<u64, StoreError> {
+        self.db.run(FORGET, args![before]).await
     }
 }

@@ -227,10 +227,15 @@ pub(crate) async fn steps_are_written_by_the_turn_that_has_the_claim(store: &Sto
     assert_eq!(store.count_sealed(SealedColumn::Tasks).await.unwrap(), 1);
 
     assert_eq!(store.forget_tasks(NOW).await.unwrap(), 0);
+    assert_eq!(store.forget_sessions(NOW.plus_ms(1)).await.unwrap(), 0, "the session has a task");
     assert_eq!(store.forget_tasks(NOW.plus_ms(1)).await.unwrap(), 1);
     assert!(steps(store, &task).await.is_empty());
-    assert!(store.delete_bot(bot.workspace_id, bot.id).await.unwrap());
+    let other = ended_session(store, &bot, "other", None).await;
+    assert_eq!(store.forget_sessions(NOW).await.unwrap(), 0, "the session was used at this time");
+    assert_eq!(store.forget_sessions(NOW.plus_ms(1)).await.unwrap(), 1);
     assert_eq!(store.session(bot.workspace_id, new.row.id).await.unwrap(), None);
+    assert!(store.delete_bot(bot.workspace_id, bot.id).await.unwrap());
+    assert_eq!(store.session(bot.workspace_id, other.id).await.unwrap(), None);
 }
 
 /// The clock of the host that inserts the task is an hour late. Other hosts share a database of PostgreSQL only, whose
