@@ -18,7 +18,7 @@ use monstrum_engine::{Handler, Turn, TurnError, TurnOutcome};
 use monstrum_llm::Message;
 use monstrum_manifest::Effect;
 use monstrum_store::{AfterTurn, StoreError, TaskEnd, TaskRow, TaskStatus};
-use monstrum_types::{Code, TaskId, WakeKind, with_causes, words};
+use monstrum_types::{Code, TaskId, WakeKind, WorkspaceId, with_causes, words};
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -135,6 +135,21 @@ impl Runner {
         Runner { app, live, places: Places::new() }
     }
 
+    /// Waits until a caller of another host has cancelled a task, or has deleted it.
+    async fn cancelled_elsewhere(&self, workspace: WorkspaceId, id: TaskId) {
+        if !self.app.store.is_shared() {
+            return std::future::pending().await;
+        }
+        loop {
+            tokio::time::sleep(CANCEL_POLL).await;
+            let read = self.app.store.task(workspace, id).await;
+            // A failure of the database ends the turn elsewhere.
+            if read.is_ok_and(|row| row.is_none_or(|row| row.cancelled_at.is_some())) {
+                return;
+            }
+        }
+    }
+
     /// Runs a task until it ends or its turn does.
     async fn run(&self, turn: &Turn, row: &TaskRow, live: &LiveTask) -> Result<Option<Ending>, Interrupted> {
         let app = &self.app;
@@ -238,6 +253,7 @@ impl Handler for Runner {
             place = self.places.enter(queued.workspace_id, queued.bot_id) => Some(place),
             // The turn of a task that is cancelled while it waits needs no place.
             () = live.cancel.cancelled() => None,
+            () = self.cancelled_elsewhere(queued.workspace_id, id) => None,
             () = turn.cancelled() => return Err(TurnError::Cancelled),
         };
         let Some(row) = store.begin_task_turn(turn.claim(), id, self.app.clock.now()).await? else {
@@ -441,7 +457,7 @@ impl TaskTurn<'_> {
     async fn watch(&self) -> std::convert::Infallible {
         let app = &self.runner.app;
         let mut renewals = app.policy.renewals();
-        let is_shared = app.store.is_shared();
+        let (workspace, id) = (self.row.workspace_id, self.row.id);
         loop {
             self.check_key();
             tokio::select! {
@@ -459,12 +475,8 @@ impl TaskTurn<'_> {
                         std::future::pending::<()>().await;
                     }
                 }
-                () = tokio::time::sleep(CANCEL_POLL), if is_shared && self.stop.get().is_none() => {
-                    let read = app.store.task(self.row.workspace_id, self.row.id).await;
-                    // A failure of the database ends the turn elsewhere.
-                    if read.is_ok_and(|row| row.is_none_or(|row| row.cancelled_at.is_some())) {
-                        self.stops_for(Stop::Cancelled);
-                    }
+                () = self.runner.cancelled_elsewhere(workspace, id), if self.stop.get().is_none() => {
+                    self.stops_for(Stop::Cancelled);
                 }
             }
         }
