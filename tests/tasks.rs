@@ -87,7 +87,7 @@ pub(crate) async fn ended(api: &Api, id: &str) -> Result<Value> {
 }
 
 pub(crate) async fn steps(api: &Api, id: &str) -> Result<Vec<Value>> {
-    let (status, steps) = api.get(&format!("/api/tasks/{id}/steps")).await?;
+    let (status, steps) = api.get(&format!("/api/tasks/{id}/steps?limit=1000")).await?;
     ensure!(status == 200, "{status} {steps}");
     Ok(steps["items"].as_array().context("the steps have no items")?.clone())
 }

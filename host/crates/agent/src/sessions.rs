@@ -58,13 +58,11 @@ impl Tasks {
     ) -> Result<SessionMessageList, OperationError> {
         self.session_row(caller, id).await?;
         let filter = TaskFilter { session: Some(id), ..TaskFilter::default() };
-        let listed = self.app.store.tasks(caller.workspace, filter, page).await?;
         let message = |row: &TaskRow| {
             let Task { id, status, instruction, result, created_at, ended_at, .. } = self.view(row);
             SessionMessage { task_id: id, status, text: instruction, answer: result, created_at, ended_at }
         };
-        let items = listed.items.iter().map(message).collect();
-        Ok(List { items, next_cursor: listed.next_cursor.map(|cursor| cursor.to_string()) })
+        self.listed(caller, filter, page, message).await
     }
 
     /// Sends a message to a session, which starts a task.
