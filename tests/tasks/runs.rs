@@ -167,7 +167,7 @@ async fn a_task_ends_when_its_time_is_over() -> Result<()> {
 async fn steps_and_tasks_are_listed_in_bounded_pages() -> Result<()> {
     let tasks = Tasks::start().await?;
     let answer = format!("A{}", "ä".repeat(4096));
-    tasks.llm.prepare([calls(&[("github_list_issues", list())]), LlmReply::says(&[&answer])]);
+    tasks.llm.prepare([calls(&[("github_list_issues", list())]), LlmReply::says(&[answer.as_str()])]);
     let instruction = "x".repeat(5000);
     let task = tasks.run(&instruction).await?;
     let path = format!("/api/tasks/{}/steps", text(&task["id"]));
