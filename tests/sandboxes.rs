@@ -17,7 +17,8 @@ use monstrum_core::policy::row_seals;
 use monstrum_core::sandboxes::{AccessError, Conversation, Options, Place, Sandboxes};
 use monstrum_sandbox::{ExecOutput, ExecRequest, SandboxError, SandboxName, SandboxProvider};
 use monstrum_store::{
-    BotRow, DEFAULT_WORKSPACE, Page, SandboxFilter, SandboxRow, SandboxStatus, Store, StoreOptions, WorkspaceRow,
+    BotRow, ConversationFilter, DEFAULT_WORKSPACE, Page, SandboxFilter, SandboxRow, SandboxStatus, Store, StoreOptions,
+    WorkspaceRow,
 };
 use monstrum_types::{BotId, FixedClock, SandboxInstanceId, UtcMillis, WorkspaceId};
 use support::{Postgres, SandboxDouble};
@@ -44,6 +45,11 @@ macro_rules! on_both {
     };
 }
 pub(crate) use on_both;
+
+/// The conversation `chat` of an app, or all conversations of the app.
+fn chats<'a>(bot: Option<BotId>, app: &'a str, chat: Option<&'a str>) -> ConversationFilter<'a> {
+    ConversationFilter { bot, app, chat }
+}
 
 const NOW: UtcMillis = UtcMillis(1_795_000_000_000);
 const NODE: &str = "node-1";

@@ -3,6 +3,7 @@
 mod access;
 mod command;
 mod guards;
+mod hosts;
 mod resumption;
 mod runs;
 mod sessions;
@@ -23,7 +24,12 @@ pub(crate) struct Tasks {
 
 impl Tasks {
     pub(crate) async fn start() -> Result<Tasks> {
-        let world = World::on(Server::prepare(&["github"])?).await?;
+        Tasks::on(Server::prepare(&["github"])?).await
+    }
+
+    /// Starts a prepared server.
+    pub(crate) async fn on(server: Server) -> Result<Tasks> {
+        let world = World::on(server).await?;
         let llm = FakeLlm::start().await?;
         give_model(&world.api, &world.bot, "models", &llm).await?;
         world.grant_all("github").await?;
@@ -81,7 +87,7 @@ pub(crate) async fn ended(api: &Api, id: &str) -> Result<Value> {
 }
 
 pub(crate) async fn steps(api: &Api, id: &str) -> Result<Vec<Value>> {
-    let (status, steps) = api.get(&format!("/api/tasks/{id}/steps")).await?;
+    let (status, steps) = api.get(&format!("/api/tasks/{id}/steps?limit=1000")).await?;
     ensure!(status == 200, "{status} {steps}");
     Ok(steps["items"].as_array().context("the steps have no items")?.clone())
 }

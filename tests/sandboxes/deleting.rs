@@ -8,7 +8,7 @@ use monstrum_store::SandboxStatus;
 use support::Asked;
 use tokio_util::sync::CancellationToken;
 
-use super::{Hosts, NOW, bot_in, conversation, on_both, words};
+use super::{Hosts, NOW, bot_in, chats, conversation, on_both, words};
 
 on_both! {
     what_is_deleted_is_gone_and_made_anew_by_the_next_call,
@@ -41,7 +41,7 @@ async fn what_is_deleted_is_gone_and_made_anew_by_the_next_call(hosts: Hosts) ->
     assert_ne!(hosts.row("chat").await?.id, row.id);
     assert_eq!(words(host.delete(hosts.workspace, None, row.id).await), "the sandbox does not exist");
     assert_eq!(words(host.open(&row).await.map(drop)), "the sandbox does not exist");
-    assert_eq!(host.delete_conversation(hosts.workspace, None, "app", "absent").await?, 0);
+    assert_eq!(host.delete_conversations(hosts.workspace, chats(None, "app", Some("absent"))).await?, Some(0));
     Ok(())
 }
 
@@ -49,7 +49,7 @@ async fn a_command_that_runs_is_cut_off(hosts: Hosts) -> Result<()> {
     let host = hosts.host();
     let call = hosts.spawn_exec(&host, "chat", "wait");
     hosts.double.running_execs(1).await;
-    assert_eq!(host.delete_conversation(hosts.workspace, Some(hosts.bot), "app", "chat").await?, 1);
+    assert_eq!(host.delete_conversations(hosts.workspace, chats(Some(hosts.bot), "app", Some("chat"))).await?, Some(1));
     host.delete_due().await?;
     assert_eq!(words(call.await?), "the sandbox was stopped or deleted while it was in use");
     assert_eq!((hosts.rows().await?.as_str(), hosts.at_provider("chat")), ("", "absent"));
@@ -76,7 +76,7 @@ async fn a_failure_is_tried_again_with_back_off(hosts: Hosts) -> Result<()> {
     let host = hosts.host();
     hosts.exec(&host, "chat", "true").await?;
     hosts.double.fail(Asked::Delete, SandboxError::Exhausted("it is busy".to_owned()));
-    host.delete_conversation(hosts.workspace, None, "app", "chat").await?;
+    host.delete_conversations(hosts.workspace, chats(None, "app", Some("chat"))).await?;
     let mut waits = Vec::new();
     for attempt in 1..=9 {
         host.delete_due().await?;
@@ -143,7 +143,7 @@ async fn one_that_hangs_does_not_hold_up_the_others(hosts: Hosts) -> Result<()> 
         hosts.exec(&host, chat, "true").await?;
     }
     hosts.double.hang_for(&hosts.name("b"));
-    assert_eq!(host.delete_app(hosts.workspace, Some(hosts.bot), "app").await?, 3);
+    assert_eq!(host.delete_conversations(hosts.workspace, chats(Some(hosts.bot), "app", None)).await?, Some(3));
     let due = tokio::spawn(async move { host.delete_due().await });
     hosts.double.reached(Asked::Delete, 3).await;
     while hosts.rows().await? != "b deleting, claimed" {
@@ -166,15 +166,15 @@ async fn an_app_takes_its_sandboxes_along(hosts: Hosts) -> Result<()> {
         let of = Conversation::new(app, "user", chat)?;
         host.exec(hosts.workspace, bot, &of, ExecRequest::new("true"), None).await?;
     }
-    assert_eq!(host.delete_app(hosts.workspace, Some(hosts.bot), "app").await?, 2);
+    assert_eq!(host.delete_conversations(hosts.workspace, chats(Some(hosts.bot), "app", None)).await?, Some(2));
     assert_eq!(
-        host.delete_app(hosts.workspace, Some(hosts.bot), "app").await?,
-        0,
+        host.delete_conversations(hosts.workspace, chats(Some(hosts.bot), "app", None)).await?,
+        Some(0),
         "sandboxes that are already being deleted were deleted again"
     );
     host.delete_due().await?;
     assert_eq!(hosts.rows().await?, "c running\nd running");
-    assert_eq!(host.delete_app(hosts.workspace, None, "app").await?, 1);
+    assert_eq!(host.delete_conversations(hosts.workspace, chats(None, "app", None)).await?, Some(1));
     host.delete_due().await?;
     assert_eq!(hosts.rows().await?, "c running");
     Ok(())
@@ -197,7 +197,7 @@ async fn of_two_hosts_one_deletes(hosts: Hosts) -> Result<()> {
     for chat in ["a", "b", "c", "d", "e"] {
         hosts.exec(&one, chat, "true").await?;
     }
-    one.delete_app(hosts.workspace, None, "app").await?;
+    one.delete_conversations(hosts.workspace, chats(None, "app", None)).await?;
     let (at_one, at_two) = tokio::join!(one.delete_due(), two.delete_due());
     at_one?;
     at_two?;
@@ -210,7 +210,7 @@ async fn it_is_done_in_the_background(hosts: Hosts) -> Result<()> {
     let following = tokio::spawn(host.clone().follow_deletions(stop.clone()));
     hosts.exec(&host, "a", "true").await?;
     hosts.exec(&host, "b", "true").await?;
-    host.delete_conversation(hosts.workspace, None, "app", "a").await?;
+    host.delete_conversations(hosts.workspace, chats(None, "app", Some("a"))).await?;
     hosts.double.reached(Asked::Delete, 1).await;
     hosts.store.delete_bot(hosts.workspace, hosts.bot).await?;
     host.deletions_are_due();

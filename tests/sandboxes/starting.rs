@@ -8,7 +8,7 @@ use monstrum_sandbox::{ExecRequest, SandboxError};
 use monstrum_store::{SandboxRow, SandboxStatus};
 use support::Asked;
 
-use super::{Hosts, NOW, bot_in, conversation, on_both, words, workspace_named};
+use super::{Hosts, NOW, bot_in, chats, conversation, on_both, words, workspace_named};
 
 on_both! {
     it_is_made_by_the_first_call_and_used_by_the_next,
@@ -88,8 +88,8 @@ async fn the_same_name_of_another_conversation_is_refused(hosts: Hosts) -> Resul
     );
     assert_eq!(words(host.get(hosts.workspace, Some(other), row.id).await), "the sandbox does not exist");
     assert_eq!(words(host.delete(hosts.workspace, Some(other), row.id).await), "the sandbox does not exist");
-    assert_eq!(host.delete_conversation(hosts.workspace, Some(other), "x", "c").await?, 0);
-    assert_eq!(host.delete_app(hosts.workspace, Some(other), "x").await?, 0);
+    assert_eq!(host.delete_conversations(hosts.workspace, chats(Some(other), "x", Some("c"))).await?, Some(0));
+    assert_eq!(host.delete_conversations(hosts.workspace, chats(Some(other), "x", None)).await?, Some(0));
     Ok(())
 }
 
@@ -107,7 +107,7 @@ async fn two_workspaces_never_meet(hosts: Hosts) -> Result<()> {
     let ours = hosts.row("chat").await?;
     assert_eq!(words(host.get(foreign, None, ours.id).await), "the sandbox does not exist");
     assert_eq!(words(host.delete(foreign, None, ours.id).await), "the sandbox does not exist");
-    assert_eq!(host.delete_app(foreign, None, "app").await?, 1);
+    assert_eq!(host.delete_conversations(foreign, chats(None, "app", None)).await?, Some(1));
     host.delete_due().await?;
     assert_eq!((hosts.at_provider("chat"), hosts.double.states().len()), ("running", 1));
     let mixed = host.exec(foreign, hosts.bot, &of, ExecRequest::new("true"), None).await;

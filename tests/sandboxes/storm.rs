@@ -8,7 +8,7 @@ use monstrum_core::sandboxes::{AccessError, Sandboxes};
 use monstrum_sandbox::SandboxError;
 use support::Asked;
 
-use super::{Hosts, on_both};
+use super::{Hosts, chats, on_both};
 
 on_both! {
     of_calls_sweeps_and_deletions_nothing_is_left_over,
@@ -31,7 +31,11 @@ const CHATS: [&str; 3] = ["a", "b", "c"];
 async fn act(hosts: &Hosts, host: &Arc<Sandboxes>, dice: &mut Dice) -> Result<()> {
     let chat = CHATS[usize::try_from(dice.roll(3))?];
     let done = match dice.roll(10) {
-        0 => host.delete_conversation(hosts.workspace, None, "app", chat).await.map(drop),
+        0 => host
+            .delete_conversations(hosts.workspace, chats(None, "app", Some(chat)))
+            .await
+            .map(drop)
+            .map_err(AccessError::from),
         1 => host.delete_due().await.map_err(AccessError::from),
         2 => {
             hosts.after(Duration::from_secs(300));

@@ -188,3 +188,91 @@ async fn a_call_of_a_task_waits_for_a_person() -> Result<()> {
     assert_eq!(tasks.world.github.requests().len(), 1);
     Ok(())
 }
+
+#[tokio::test]
+async fn steps_and_tasks_are_listed_in_bounded_pages() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let answer = format!("A{}", "ä".repeat(4096));
+    tasks.llm.prepare([calls(&[("github_list_issues", list())]), LlmReply::says(&[answer.as_str()])]);
+    let instruction = "x".repeat(5000);
+    let task = tasks.run(&instruction).await?;
+    let path = format!("/api/tasks/{}/steps", text(&task["id"]));
+    let page = async |query: &str| -> Result<(Vec<i64>, Value)> {
+        let (status, page) = tasks.api().get(&format!("{path}{query}")).await?;
+        ensure!(status == 200, "{status} {page}");
+        let items = page["items"].as_array().context("the page has no items")?;
+        Ok((items.iter().filter_map(|step| step["sequence"].as_i64()).collect(), page["next_after"].clone()))
+    };
+    assert_eq!(page("").await?, (vec![1, 2, 3], Value::Null));
+    assert_eq!(page("?limit=2").await?, (vec![1, 2], json!(2)));
+    assert_eq!(page("?limit=2&after=2").await?, (vec![3], Value::Null));
+    assert_eq!(page("?limit=3").await?, (vec![1, 2, 3], Value::Null));
+    assert_eq!(page("?after=3").await?, (Vec::new(), Value::Null));
+    for wrong in ["?limit=0", "?limit=x", "?after=-1", "?after=x"] {
+        assert_eq!(tasks.api().get(&format!("{path}{wrong}")).await?.0, 422, "{wrong}");
+    }
+
+    assert_eq!((text(&task["instruction"]), text(&task["result"])), (instruction.as_str(), answer.as_str()));
+    for path in ["/api/tasks".to_owned(), format!("/api/bots/{}/tasks", tasks.world.bot)] {
+        let (_, listed) = tasks.api().get(&path).await?;
+        let listed = &listed["items"][0];
+        assert_eq!(listed["instruction"], instruction[..4096]);
+        assert_eq!(listed["result"], answer[..4095], "a character is not cut");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_list_of_tasks_is_read_in_parts() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare((0..23).map(|_| LlmReply::says(&["Yes."])));
+    let mut ids = Vec::new();
+    for _ in 0..23 {
+        ids.insert(0, text(&tasks.run("Is it so?").await?["id"]).to_owned());
+    }
+    let page = async |query: &str| -> Result<(Vec<String>, Value)> {
+        let (_, page) = tasks.api().get(&format!("/api/tasks{query}")).await?;
+        let items = page["items"].as_array().context("the page has no items")?;
+        Ok((items.iter().map(|task| text(&task["id"]).to_owned()).collect(), page["next_cursor"].clone()))
+    };
+    assert_eq!(page("").await?, (ids.clone(), Value::Null));
+    assert_eq!(page("?limit=23").await?, (ids.clone(), Value::Null));
+    let (first, cursor) = page("?limit=22").await?;
+    assert_eq!((first.as_slice(), &cursor), (&ids[..22], &json!(ids[21])));
+    assert_eq!(page(&format!("?cursor={}", text(&cursor))).await?, (ids[22..].to_vec(), Value::Null));
+    Ok(())
+}
+
+/// The calls of one round are more than a listener reads at once.
+#[tokio::test]
+async fn a_listener_reads_a_long_journal_in_pages() -> Result<()> {
+    const CALLS: usize = 25;
+    let tasks = Tasks::start().await?;
+    tasks.world.github.hold();
+    let asked: Vec<(&str, Value)> =
+        (0..CALLS).map(|number| ("github_create_issue", create(&format!("Issue {number}")))).collect();
+    tasks.llm.prepare([calls(&asked), LlmReply::says(&["Done."])]);
+    let id = tasks.begin(&json!({ "instruction": "Create them." })).await?;
+    let path = format!("/api/tasks/{id}/events");
+    let mut body = tasks.api().request(Method::GET, &path).send().await?.bytes_stream();
+    let mut received = String::new();
+    while received.matches("event: call").count() < CALLS {
+        received += &String::from_utf8_lossy(&body.next().await.context("the stream has ended")??);
+    }
+    tasks.world.github.release();
+    while let Some(bytes) = body.next().await {
+        received += &String::from_utf8_lossy(&bytes?);
+    }
+    let late = tasks.api().request(Method::GET, &path).send().await?.text().await?;
+    let sequences = |stream: &str| -> Vec<i64> {
+        let steps = events(stream).into_iter().filter(|(name, _)| name == "step");
+        steps.filter_map(|(_, step)| step["sequence"].as_i64()).collect()
+    };
+    let all: Vec<i64> = (1..=i64::try_from(CALLS)? + 2).collect();
+    for stream in [&received, &late] {
+        assert_eq!(sequences(stream), all, "{stream}");
+        assert_eq!(events(stream).last().map(|(name, _)| name.as_str()), Some("end"));
+    }
+    assert_eq!(events(&received).iter().filter(|(name, _)| name == "call").count(), CALLS);
+    Ok(())
+}

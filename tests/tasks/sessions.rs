@@ -51,11 +51,41 @@ async fn a_conversation_belongs_to_one_user_and_runs_one_task() -> Result<()> {
     assert!(text(&taken["detail"]).contains("another user"), "{taken}");
     let (_, list) = tasks.api().get("/api/sessions?app_id=app&user_id=ada").await?;
     let session = text(&list["items"][0]["id"]).to_owned();
-    assert_eq!(tasks.api().delete(&format!("/api/sessions/{session}")).await?.0, 409, "a task runs");
+    for path in [format!("/api/sessions/{session}"), "/api/chats/one?app_id=app".to_owned(), "/api/apps/app".to_owned()]
+    {
+        let (status, busy) = tasks.api().delete(&path).await?;
+        assert_eq!(status, 409, "a task runs: {path} {busy}");
+    }
+    assert_eq!(tasks.api().get(&format!("/api/sessions/{session}")).await?.0, 200);
     tasks.api().delete(&format!("/api/tasks/{id}")).await?;
     ended(tasks.api(), &id).await?;
     assert_eq!(tasks.api().delete(&format!("/api/sessions/{session}")).await?.0, 204);
     let (_, list) = tasks.api().get("/api/sessions?app_id=app").await?;
     assert_eq!(list["items"], Value::Array(Vec::new()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn conversations_and_apps_are_deleted_with_their_sessions_and_recorded() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let talk = async |chat: &str| -> Result<Value> {
+        tasks.llm.prepare([LlmReply::says(&["Yes."])]);
+        let chat = json!({ "app_id": "app", "user_id": "ada", "chat_id": chat });
+        let id = tasks.begin(&json!({ "instruction": "Is it so?", "chat": chat })).await?;
+        ended(tasks.api(), &id).await
+    };
+    let session = |task: &Value| format!("/api/sessions/{}", text(&task["session_id"]));
+    let (one, two, three) = (talk("one").await?, talk("two").await?, talk("three").await?);
+    assert_eq!(tasks.api().delete(&session(&one)).await?.0, 204);
+    assert_eq!(tasks.api().delete("/api/chats/two?app_id=app").await?.0, 202);
+    assert_eq!(tasks.api().get(&session(&two)).await?.0, 404);
+    assert_eq!(tasks.api().get(&format!("/api/tasks/{}", text(&two["id"]))).await?.0, 404);
+    assert_eq!(tasks.api().get(&session(&three)).await?.0, 200);
+    assert_eq!(tasks.api().delete("/api/apps/app").await?.0, 202);
+    assert_eq!(tasks.api().get(&session(&three)).await?.0, 404);
+    let (_, changes) = tasks.api().get("/api/audit/changes").await?;
+    let recorded = |change: &Value| format!("{} {}", text(&change["change"]), text(&change["status"]));
+    let recorded: Vec<String> = changes["items"].as_array().into_iter().flatten().map(recorded).take(3).collect();
+    assert_eq!(recorded, ["app.delete success", "chat.delete success", "session.delete success"]);
     Ok(())
 }

@@ -315,9 +315,9 @@ async fn show(client: &Client, id: TaskId, is_json: bool) -> Result<(), Failure>
     ];
     let id = id.to_string();
     let mut task = client.get(&["api", "tasks", &id], &[]).await?;
-    let steps = client.get(&["api", "tasks", &id, "steps"], &[]).await?;
+    let steps = steps(client, &id).await?;
     if is_json {
-        task["items"] = steps["items"].clone();
+        task["items"] = Value::Array(steps);
         return output::json(&task);
     }
     output::given_fields(&task, &FIELDS)?;
@@ -327,7 +327,23 @@ async fn show(client: &Client, id: TaskId, is_json: bool) -> Result<(), Failure>
         let what: String = output::cell(what).chars().take(80).collect();
         vec![output::cell(&step["sequence"]), output::cell(&step["kind"]), output::cell(&step["tool"]), status, what]
     };
-    let rows = steps["items"].as_array().into_iter().flatten().map(row).collect();
+    let rows = steps.iter().map(row).collect();
     output::line("")?;
     output::table(&["STEP", "KIND", "TOOL", "STATUS", "WHAT"], rows)
+}
+
+/// Reads all steps of a task, page by page.
+async fn steps(client: &Client, id: &str) -> Result<Vec<Value>, Failure> {
+    let (mut items, mut after) = (Vec::new(), 0);
+    loop {
+        let query = [("after", after.to_string()), ("limit", "1000".to_owned())];
+        let mut page = client.get(&["api", "tasks", id, "steps"], &query).await?;
+        if let Value::Array(steps) = page["items"].take() {
+            items.extend(steps);
+        }
+        match page["next_after"].as_i64() {
+            Some(next) if next > after => after = next,
+            _ => return Ok(items),
+        }
+    }
 }

@@ -1,5 +1,6 @@
-//! `/api/chats` and `/api/apps`: deletes conversations. Clients store the conversations; the server stores only the
-//! sandboxes of conversations. Deleting a conversation or an app deletes these sandboxes in the background.
+//! `/api/chats` and `/api/apps`: deletes conversations. Clients store the conversations; the server stores the sessions of
+//! conversations with their tasks, and the sandboxes. Deleting a conversation or an app deletes the sessions at once and
+//! the sandboxes in the background.
 
 use axum::extract::Path;
 use http::StatusCode;
@@ -20,9 +21,9 @@ pub(super) struct ChatQuery {
     app_id: Option<String>,
 }
 
-/// Deletes the sandbox of a conversation in the background
+/// Deletes the sessions of a conversation with their tasks, and its sandbox in the background
 ///
-/// The answer is the same if no sandbox exists.
+/// The answer is the same if neither exists. The status is 409 while a task of the conversation has not ended.
 #[utoipa::path(delete, path = "/api/chats/{chat_id}", tag = "sandboxes", params(("chat_id" = String, Path), ChatQuery),
     responses((status = 202, description = "The sandbox is being deleted")))]
 pub(super) async fn delete_chat(
@@ -38,9 +39,9 @@ pub(super) async fn delete_chat(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// Deletes the sandboxes of all conversations of an app in the background
+/// Deletes the sessions of all conversations of an app with their tasks, and the sandboxes in the background
 ///
-/// The answer is the same if no sandbox exists.
+/// The answer is the same if none exists. The status is 409 while a task of the app has not ended.
 #[utoipa::path(delete, path = "/api/apps/{app_id}", tag = "sandboxes", params(("app_id" = String, Path)),
     responses((status = 202, description = "The sandboxes are being deleted")))]
 pub(super) async fn delete_app(app: Host, caller: Caller, Path(app_id): Path<String>) -> Done {

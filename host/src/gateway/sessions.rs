@@ -54,7 +54,8 @@ pub(super) async fn show(tasks: TasksOfHost, caller: Caller, Id(id): Id<SessionI
 
 /// Deletes a session with its tasks and the sandbox of its conversation
 ///
-/// The status is 409 while a task of the session has not ended.
+/// The sandbox stays if the conversation has another session that has not expired. The status is 409 while a task of the
+/// session has not ended.
 #[utoipa::path(delete, path = "/api/sessions/{id}", tag = "sessions", params(("id" = SessionId, Path)),
     responses((status = 204)))]
 pub(super) async fn delete(tasks: TasksOfHost, caller: Caller, Id(id): Id<SessionId>) -> Done {

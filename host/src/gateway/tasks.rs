@@ -17,7 +17,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::gateway::http::answer::{Answer, Created};
-use crate::gateway::http::extract::{Id, Input, PageQuery, Params};
+use crate::gateway::http::extract::{Id, Input, PageQuery, Params, page_limit};
 use crate::gateway::http::problem::Problem;
 use crate::gateway::http::state::{HttpState, TasksOfHost};
 
@@ -43,6 +43,17 @@ pub(super) struct TaskOfBotQuery {
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+pub(super) struct StepsQuery {
+    /// The step after which the page begins. The default is 0, for the first page.
+    #[param(value_type = Option<i64>, minimum = 0, default = 0)]
+    after: Option<String>,
+    /// The maximum number of steps on a page, 1 to 1000. A larger value means 1000.
+    #[param(value_type = Option<u32>, minimum = 1, default = 50)]
+    limit: Option<String>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct EventsQuery {
     /// The step after which the stream begins. The default is 0, for all steps.
     #[param(value_type = Option<i64>, minimum = 0, default = 0)]
@@ -61,6 +72,8 @@ pub(super) async fn start(tasks: TasksOfHost, starter: TaskStarter, Input(input)
 }
 
 /// Lists tasks, newest first
+///
+/// A task in the list has the first 4 KiB of its instruction and its result.
 #[utoipa::path(get, path = "/api/tasks", tag = "tasks", params(TaskQuery, PageQuery),
     responses((status = 200, body = TaskList)))]
 pub(super) async fn list(
@@ -75,6 +88,8 @@ pub(super) async fn list(
 }
 
 /// Lists the tasks of a bot, newest first
+///
+/// A task in the list has the first 4 KiB of its instruction and its result.
 #[utoipa::path(get, path = "/api/bots/{id}/tasks", tag = "tasks",
     params(("id" = BotId, Path), TaskOfBotQuery, PageQuery), responses((status = 200, body = TaskList)))]
 pub(super) async fn of_bot(
@@ -106,10 +121,19 @@ pub(super) async fn cancel(tasks: TasksOfHost, caller: Caller, Id(id): Id<TaskId
 }
 
 /// Lists the steps of a task
-#[utoipa::path(get, path = "/api/tasks/{id}/steps", tag = "tasks", params(("id" = TaskId, Path)),
+///
+/// A page ends before its limit if its steps are large. `next_after` is then the parameter `after` of the next page.
+#[utoipa::path(get, path = "/api/tasks/{id}/steps", tag = "tasks", params(("id" = TaskId, Path), StepsQuery),
     responses((status = 200, body = TaskSteps)))]
-pub(super) async fn steps(tasks: TasksOfHost, caller: Caller, Id(id): Id<TaskId>) -> Answer<TaskSteps> {
-    Ok(Json(tasks.steps(&caller, id).await?))
+pub(super) async fn steps(
+    tasks: TasksOfHost,
+    caller: Caller,
+    Id(id): Id<TaskId>,
+    Params(query): Params<StepsQuery>,
+) -> Answer<TaskSteps> {
+    let after = stream::after(query.after.as_deref())?;
+    let limit = page_limit(query.limit.as_deref())?;
+    Ok(Json(tasks.steps(&caller, id, after, limit).await?))
 }
 
 /// Follows a task

@@ -16,7 +16,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::live::{LiveEvent, LiveTask};
-use crate::tasks::Tasks;
+use crate::tasks::{STEPS_READ, Tasks};
 
 /// The interval at which the journal is read, for tasks of other hosts.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
@@ -79,6 +79,9 @@ pub struct Following {
     /// The calls that were announced and have not ended.
     announced: HashSet<i64>,
     queued: VecDeque<TaskEvent>,
+    /// Whether the journal may have more ended steps than the last page. The next page is read when the queue is empty, so
+    /// that a slow listener holds one page.
+    has_more: bool,
     live: Receiver<LiveEvent>,
     is_ended: bool,
     _task: Arc<LiveTask>,
@@ -102,6 +105,7 @@ impl Tasks {
             after,
             announced: HashSet::new(),
             queued: VecDeque::from([TaskEvent::Task(Box::new(shown))]),
+            has_more: false,
             live,
             is_ended: false,
             _task: task,
@@ -127,6 +131,10 @@ impl Following {
             if self.is_ended || !self.caller.is_known(&app.policy.load(), app.clock.now()) {
                 return Ok(None);
             }
+            if self.has_more {
+                self.read().await?;
+                continue;
+            }
             let closed = self.tasks.closed.clone();
             let heard = tokio::select! {
                 heard = tokio::time::timeout(READ_INTERVAL, self.live.recv()) => heard,
@@ -147,33 +155,31 @@ impl Following {
         }
     }
 
-    /// Reads the journal, and queues what is new.
+    /// Reads a page of ended steps and the calls after them that have not ended, and queues what is new.
     async fn read(&mut self) -> Result<(), OperationError> {
         // The task is read before its steps, so that an ended task has all of them.
         let task = self.tasks.show(&self.caller, self.id).await?;
-        loop {
-            let steps = self.tasks.steps_after(&self.caller, self.id, self.after).await?;
-            if steps.is_empty() {
-                break;
-            }
-            let mut is_behind = false;
+        let (mut read_after, mut is_behind) = (self.after, false);
+        self.has_more = loop {
+            let steps = self.tasks.steps_after(&self.caller, self.id, read_after).await?;
+            let is_full = steps.len() >= STEPS_READ as usize;
             for step in steps {
-                if step.ended_at.is_none() || is_behind {
-                    is_behind = true;
-                    if step.ended_at.is_none() && self.announced.insert(step.sequence) {
-                        self.queued.push_back(TaskEvent::Call(Box::new(step)));
-                    }
-                    continue;
+                read_after = step.sequence;
+                is_behind |= step.ended_at.is_none();
+                if !is_behind {
+                    self.after = step.sequence;
+                    self.announced.remove(&step.sequence);
+                    self.queued.push_back(TaskEvent::Step(Box::new(step)));
+                } else if step.ended_at.is_none() && self.announced.insert(step.sequence) {
+                    self.queued.push_back(TaskEvent::Call(Box::new(step)));
                 }
-                self.after = step.sequence;
-                self.announced.remove(&step.sequence);
-                self.queued.push_back(TaskEvent::Step(Box::new(step)));
             }
-            if is_behind {
-                break;
+            // The steps after one that has not ended are calls of the same round, so there are few of them.
+            if !is_full || !is_behind {
+                break is_full;
             }
-        }
-        if task.ended_at.is_some() {
+        };
+        if task.ended_at.is_some() && !self.has_more {
             self.is_ended = true;
             self.queued.push_back(TaskEvent::End(Box::new(task)));
         }

@@ -13,6 +13,7 @@ mod following;
 pub mod guards;
 pub mod journal;
 mod live;
+mod places;
 pub mod present;
 pub mod resume;
 pub mod round;

@@ -4,8 +4,7 @@
 //! started the task, and the policy of that moment decides about it. Everything that the runner knows is in the journal,
 //! so another host can continue at any point.
 
-use std::collections::HashMap;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,27 +18,21 @@ use monstrum_engine::{Handler, Turn, TurnError, TurnOutcome};
 use monstrum_llm::Message;
 use monstrum_manifest::Effect;
 use monstrum_store::{AfterTurn, StoreError, TaskEnd, TaskRow, TaskStatus};
-use monstrum_types::{AppUser, BotId, Code, TaskId, WakeKind, with_causes, words};
-use parking_lot::Mutex;
+use monstrum_types::{AppUser, Code, TaskId, WakeKind, WorkspaceId, with_causes, words};
 use serde_json::json;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::calls::{LeaseOfTask, ended};
 use crate::journal::{self, JournalError, StepOutcome, TaskContent};
 use crate::live::{LiveTask, LiveTasks};
+use crate::places::Places;
 use crate::present::{self, UNCERTAIN};
 use crate::resume::{Recorded, Resumed, resumed};
 use crate::round::MALFORMED_ROUNDS_MAX;
 use crate::rounds::{Offered, RoundEnd};
 use crate::state::State;
 
-/// The maximum number of tasks that run at once on a host. A task that waits for a model needs little, so the limit is far
-/// above the number of rounds that providers allow at once.
-const TASKS_MAX: usize = 256;
-/// The maximum number of tasks of one bot that run at once on a host, so that one bot leaves room for others.
-const TASKS_OF_BOT_MAX: usize = 16;
 /// The number of failed turns in a row after which a task ends. Turns fail if the database or the audit fails, so the
 /// task has then waited for about half an hour.
 const FAILED_TURNS_MAX: i64 = 8;
@@ -116,9 +109,7 @@ impl From<JournalError> for Interrupted {
 pub struct Runner {
     pub(crate) app: Arc<App>,
     live: Arc<LiveTasks>,
-    room: Arc<Semaphore>,
-    /// The room of each bot that has tasks.
-    of_bots: Mutex<HashMap<BotId, Weak<Semaphore>>>,
+    places: Places,
 }
 
 /// One turn of one task.
@@ -142,18 +133,22 @@ impl Runner {
     /// Creates a runner that has no tasks yet.
     #[must_use]
     pub fn new(app: Arc<App>, live: Arc<LiveTasks>) -> Runner {
-        Runner { app, live, room: Arc::new(Semaphore::new(TASKS_MAX)), of_bots: Mutex::default() }
+        Runner { app, live, places: Places::new() }
     }
 
-    fn room_of(&self, bot: BotId) -> Arc<Semaphore> {
-        let mut of_bots = self.of_bots.lock();
-        if let Some(room) = of_bots.get(&bot).and_then(Weak::upgrade) {
-            return room;
+    /// Waits until a caller of another host has cancelled a task, or has deleted it.
+    async fn cancelled_elsewhere(&self, workspace: WorkspaceId, id: TaskId) {
+        if !self.app.store.is_shared() {
+            return std::future::pending().await;
         }
-        of_bots.retain(|_, room| room.strong_count() > 0);
-        let room = Arc::new(Semaphore::new(TASKS_OF_BOT_MAX));
-        of_bots.insert(bot, Arc::downgrade(&room));
-        room
+        loop {
+            tokio::time::sleep(CANCEL_POLL).await;
+            let read = self.app.store.task(workspace, id).await;
+            // A failure of the database ends the turn elsewhere.
+            if read.is_ok_and(|row| row.is_none_or(|row| row.cancelled_at.is_some())) {
+                return;
+            }
+        }
     }
 
     /// Runs a task until it ends or its turn does.
@@ -256,12 +251,11 @@ impl Handler for Runner {
         let store = &self.app.store;
         let Some(queued) = store.task(turn.workspace(), id).await? else { return Ok(TurnOutcome::Done) };
         let live = self.live.of(id);
-        let of_bot = self.room_of(queued.bot_id);
-        let room = async { (of_bot.acquire().await, self.room.acquire().await) };
-        let _room = tokio::select! {
-            room = room => Some(room),
-            // The turn of a task that is cancelled while it waits needs no room.
+        let _place = tokio::select! {
+            place = self.places.enter(queued.workspace_id, queued.bot_id) => Some(place),
+            // The turn of a task that is cancelled while it waits needs no place.
             () = live.cancel.cancelled() => None,
+            () = self.cancelled_elsewhere(queued.workspace_id, id) => None,
             () = turn.cancelled() => return Err(TurnError::Cancelled),
         };
         let Some(row) = store.begin_task_turn(turn.claim(), id, self.app.clock.now()).await? else {
@@ -466,7 +460,7 @@ impl TaskTurn<'_> {
     async fn watch(&self) -> std::convert::Infallible {
         let app = &self.runner.app;
         let mut renewals = app.policy.renewals();
-        let is_shared = app.store.is_shared();
+        let (workspace, id) = (self.row.workspace_id, self.row.id);
         loop {
             self.check_key();
             tokio::select! {
@@ -484,12 +478,8 @@ impl TaskTurn<'_> {
                         std::future::pending::<()>().await;
                     }
                 }
-                () = tokio::time::sleep(CANCEL_POLL), if is_shared && self.stop.get().is_none() => {
-                    let read = app.store.task(self.row.workspace_id, self.row.id).await;
-                    // A failure of the database ends the turn elsewhere.
-                    if read.is_ok_and(|row| row.is_none_or(|row| row.cancelled_at.is_some())) {
-                        self.stops_for(Stop::Cancelled);
-                    }
+                () = self.runner.cancelled_elsewhere(workspace, id), if self.stop.get().is_none() => {
+                    self.stops_for(Stop::Cancelled);
                 }
             }
         }

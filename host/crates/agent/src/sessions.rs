@@ -58,13 +58,11 @@ impl Tasks {
     ) -> Result<SessionMessageList, OperationError> {
         self.session_row(caller, id).await?;
         let filter = TaskFilter { session: Some(id), ..TaskFilter::default() };
-        let listed = self.app.store.tasks(caller.workspace, filter, page).await?;
         let message = |row: &TaskRow| {
             let Task { id, status, instruction, result, created_at, ended_at, .. } = self.view(row);
             SessionMessage { task_id: id, status, text: instruction, answer: result, created_at, ended_at }
         };
-        let items = listed.items.iter().map(message).collect();
-        Ok(List { items, next_cursor: listed.next_cursor.map(|cursor| cursor.to_string()) })
+        self.listed(caller, filter, page, message).await
     }
 
     /// Sends a message to a session, which starts a task.
@@ -91,17 +89,14 @@ impl Tasks {
         })
     }
 
-    /// Deletes a session with its tasks and the sandbox of its conversation.
+    /// Deletes a session with its tasks, and the sandbox of its conversation unless another open session uses it.
     ///
     /// # Errors
     ///
     /// The session does not exist, the caller may not see it, or a task of it has not ended.
     pub async fn delete_session(&self, caller: &Caller, id: SessionId) -> Result<(), OperationError> {
         let row = self.session_row(caller, id).await?;
-        if !self.app.store.delete_session(caller.workspace, id).await? {
-            return Err(OperationError::conflict("a task of the session has not ended; cancel the task first"));
-        }
-        conversations::delete_chat(&self.app, caller, &row.chat_id, &row.app_id).await
+        conversations::delete_session(&self.app, caller, &row).await
     }
 }
 

@@ -13,8 +13,8 @@ use monstrum_core::operations::tools::{check_chat, may_use};
 use monstrum_core::operations::{Caller, OperationError};
 use monstrum_engine::Engine;
 use monstrum_store::{
-    BotRow, EventRow, InsertedTask, KeyKind, NewSession, NewWake, Page, SessionRow, TaskFilter, TaskRow, TaskStatus,
-    TaskStepRow, TasksMax,
+    BotRow, EventRow, InsertedTask, KeyKind, NewSession, NewWake, PAGE_ITEMS_MAX, Page, SessionRow, TaskFilter, TaskRow,
+    TaskStatus, TaskStepRow, TasksMax,
 };
 use monstrum_types::{BotId, InputError, JsonText, SessionId, TaskId, UtcMillis, WakeKey, WakeKind, with_causes};
 
@@ -39,8 +39,15 @@ const UNENDED_MAX: TasksMax = TasksMax { of_workspace: 1000 };
 const SESSION_IDLE_S: i64 = 24 * 3600;
 /// The app of the conversations that tasks have for themselves.
 const OWN_APP: &str = "task";
-/// The maximum number of steps that are read at once.
-pub(crate) const STEPS_READ: u32 = 500;
+/// Why a session has no second task.
+const BUSY: &str = "the session has a task that has not ended; wait for its end";
+/// The maximum number of steps and of tasks that are read at once. One record can have several MiB.
+pub(crate) const STEPS_READ: u32 = 20;
+const TASKS_READ: u32 = 20;
+/// The size of the records from which a page of steps has no further step, in bytes.
+const STEPS_BYTES_MAX: usize = 8 << 20;
+/// The maximum size of an instruction and of a result in a list, in bytes.
+const LISTED_BYTES_MAX: usize = 4 << 10;
 
 /// The tasks and sessions of a host.
 pub struct Tasks {
@@ -128,7 +135,7 @@ impl Tasks {
         match app.store.insert_task(&row, new.as_deref(), &wake, UNENDED_MAX).await? {
             InsertedTask::Inserted => {}
             InsertedTask::Busy => {
-                return Err(OperationError::conflict("the session has a task that has not ended; wait for its end"));
+                return Err(OperationError::conflict(BUSY));
             }
             InsertedTask::NoSession => return Err(OperationError::conflict("the session has expired or was deleted")),
             InsertedTask::Full => {
@@ -152,6 +159,9 @@ impl Tasks {
         if let Some(id) = id {
             let row = store.session(caller.workspace, id).await?.filter(|row| row.bot_id == bot);
             let row = row.ok_or_else(|| OperationError::invalid_at("/session_id", "no such session of this bot"))?;
+            if row.expired_at.is_none() && is_idle(&row) && store.is_session_busy(caller.workspace, id).await? {
+                return Err(OperationError::conflict(BUSY));
+            }
             if row.expired_at.is_some() || is_idle(&row) {
                 return Err(OperationError::conflict("the session has expired; start the task in a new session"));
             }
@@ -212,7 +222,8 @@ impl Tasks {
         events::seal(&self.app.vault, event, now).map_err(|error| OperationError::Internal(error.into()))
     }
 
-    /// Lists the tasks that the caller may see and that match the filter, newest first.
+    /// Lists the tasks that the caller may see and that match the filter, newest first, with the beginnings of their
+    /// instructions and results.
     ///
     /// # Errors
     ///
@@ -226,9 +237,30 @@ impl Tasks {
         let Some(bot) = visible_bot(caller, filter.bot) else {
             return Ok(List { items: Vec::new(), next_cursor: None });
         };
-        let listed = self.app.store.tasks(caller.workspace, TaskFilter { bot, ..filter }, page).await?;
-        let items = listed.items.iter().map(|row| self.view(row)).collect();
-        Ok(List { items, next_cursor: listed.next_cursor.map(|cursor| cursor.to_string()) })
+        let filter = TaskFilter { bot, ..filter };
+        self.listed(caller, filter, page, |row| as_listed(self.view(row))).await
+    }
+
+    /// Reads a page of tasks and shows each. The rows are read in parts, because a record can have several MiB.
+    pub(crate) async fn listed<T>(
+        &self,
+        caller: &Caller,
+        filter: TaskFilter,
+        page: &Page<TaskId>,
+        shown: impl Fn(&TaskRow) -> T,
+    ) -> Result<List<T>, OperationError> {
+        let (mut items, mut left, mut cursor) = (Vec::new(), page.limit.clamp(1, PAGE_ITEMS_MAX), page.cursor);
+        while left > 0 {
+            let part = Page { limit: left.min(TASKS_READ), cursor };
+            let listed = self.app.store.tasks(caller.workspace, filter, &part).await?;
+            items.extend(listed.items.iter().map(&shown));
+            left -= part.limit;
+            cursor = listed.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        Ok(List { items, next_cursor: cursor.map(|cursor| cursor.to_string()) })
     }
 
     /// Shows a task.
@@ -267,21 +299,34 @@ impl Tasks {
         Ok((self.view(&self.row(caller, id).await?), false))
     }
 
-    /// Returns the steps of a task.
+    /// Returns a page of at most `limit` steps of a task, after the step `after`.
     ///
     /// # Errors
     ///
     /// The task does not exist, or the caller may not see it.
-    pub async fn steps(&self, caller: &Caller, id: TaskId) -> Result<TaskSteps, OperationError> {
+    pub async fn steps(
+        &self,
+        caller: &Caller,
+        id: TaskId,
+        after: i64,
+        limit: u32,
+    ) -> Result<TaskSteps, OperationError> {
         self.row(caller, id).await?;
-        let mut items = Vec::new();
+        let (mut items, mut bytes) = (Vec::new(), 0);
         loop {
-            let after = items.last().map_or(0, |step: &TaskStep| step.sequence);
-            let steps = self.steps_after(caller, id, after).await?;
-            if steps.is_empty() {
-                return Ok(TaskSteps { items });
+            let last = items.last().map_or(after, |step: &TaskStep| step.sequence);
+            let rows = self.app.store.task_steps(caller.workspace, id, last, STEPS_READ).await?;
+            for row in &rows {
+                if items.len() >= limit.max(1) as usize || bytes >= STEPS_BYTES_MAX {
+                    let next_after = items.last().map(|step| step.sequence);
+                    return Ok(TaskSteps { items, next_after });
+                }
+                bytes += row.sealed.len();
+                items.push(self.step(row)?);
             }
-            items.extend(steps);
+            if rows.len() < STEPS_READ as usize {
+                return Ok(TaskSteps { items, next_after: None });
+            }
         }
     }
 
@@ -387,6 +432,15 @@ fn task(row: &TaskRow, (instruction, result, message): (String, Option<String>, 
         started_at: row.started_at,
         ended_at: row.ended_at,
     }
+}
+
+/// Cuts the texts of a task that stands in a list.
+fn as_listed(mut task: Task) -> Task {
+    for text in [Some(&mut task.instruction), task.result.as_mut()].into_iter().flatten() {
+        text.truncate(text.floor_char_boundary(LISTED_BYTES_MAX));
+        text.shrink_to_fit();
+    }
+    task
 }
 
 /// Returns the limits of a bot's tasks.

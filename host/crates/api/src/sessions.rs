@@ -15,7 +15,7 @@ pub struct Session {
     /// The conversation. A session that a task has for itself has a conversation of its own, in the app `task`.
     pub chat: Chat,
     pub created_at: UtcMillis,
-    /// The time of the last message.
+    /// The time of the last message, or of the end of its task.
     pub used_at: UtcMillis,
     /// The time at which the session expired. An expired session can be read, but has no further messages.
     pub expired_at: Option<UtcMillis>,

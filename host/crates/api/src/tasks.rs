@@ -25,8 +25,9 @@ pub struct Task {
     /// What happened, if the task failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// The instruction. A list has the first 4 KiB.
     pub instruction: String,
-    /// The answer of the bot, if the task is completed.
+    /// The answer of the bot, if the task is completed. A list has the first 4 KiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
     /// The number of steps that have ended.
@@ -86,10 +87,12 @@ pub struct TaskStep {
     pub ended_at: Option<UtcMillis>,
 }
 
-/// The steps of a task.
+/// A page of the steps of a task.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TaskSteps {
     pub items: Vec<TaskStep>,
+    /// The parameter `after` of the next page; null on the last page.
+    pub next_after: Option<i64>,
 }
 
 /// A task to start.

@@ -91,8 +91,8 @@ pub use sandboxes::{
 };
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
 pub use tasks::{
-    EndedStep, InsertedTask, NewSession, SessionFilter, SessionRow, TaskEnd, TaskFilter, TaskProgress, TaskRow,
-    TaskStatus, TaskStepKind, TaskStepRow, TasksMax,
+    ConversationFilter, DeletedSessions, EndedStep, InsertedTask, NewSession, SessionFilter, SessionRow, TaskEnd,
+    TaskFilter, TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow, TasksMax,
 };
 pub use trust::TrustRow;
 pub use usage::{

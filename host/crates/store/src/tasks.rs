@@ -5,6 +5,7 @@
 //!
 //! Each transaction of a turn names the claim of the task's wake, so that a host whose claim was replaced writes nothing.
 
+mod deletion;
 mod sessions;
 mod turn;
 
@@ -14,6 +15,7 @@ use crate::db::{Session, args, from_row, retry};
 use crate::wakes::NewWake;
 use crate::{EventRow, Listed, Page, Store, StoreError};
 
+pub use deletion::{ConversationFilter, DeletedSessions};
 pub use sessions::{SessionFilter, SessionRow};
 pub use turn::{EndedStep, TaskEnd, TaskProgress};
 
@@ -218,6 +220,7 @@ impl Store {
                 None if !sessions::touch(&mut session, row).await? => return Ok(InsertedTask::NoSession),
                 None => {}
             }
+            let wake = self.timed(&mut session, wake).await?;
             if !row.insert(&mut session).await? || !wake.write(&mut session).await? {
                 return Err(StoreError::UnknownReference);
             }

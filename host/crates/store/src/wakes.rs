@@ -11,6 +11,8 @@
 
 mod failing;
 
+use std::borrow::Cow;
+
 use monstrum_types::{UtcMillis, WakeClaimId, WakeKey, WorkspaceId};
 
 use crate::db::{Arg, Session, args, from_row, retry, values};
@@ -42,7 +44,7 @@ pub struct NewClaim {
     pub id: WakeClaimId,
     /// The name of the host.
     pub node: String,
-    /// The end of the claim, if it is not renewed.
+    /// The end of the claim, if it is not renewed. With PostgreSQL, the clock of the database decides instead.
     pub until: UtcMillis,
 }
 
@@ -200,6 +202,20 @@ impl Store {
     /// Returns the current time for wakes: by the clock of the database with PostgreSQL, and `now` with SQLite.
     async fn time_of_wakes(&self, session: &mut Session, now: UtcMillis) -> Result<UtcMillis, StoreError> {
         if self.is_shared() { session.now().await } else { Ok(now) }
+    }
+
+    /// Returns a wake whose claim and whose time follow the clock for wakes. A host whose clock is late would otherwise
+    /// insert a claim that other hosts replace before the first renewal. Requests without a claim are returned as they
+    /// are.
+    pub(crate) async fn timed<'a>(
+        &self,
+        session: &mut Session,
+        wake: &'a NewWake,
+    ) -> Result<Cow<'a, NewWake>, StoreError> {
+        let Some(claim) = wake.claim.as_ref().filter(|_| self.is_shared()) else { return Ok(Cow::Borrowed(wake)) };
+        let due_at = session.now().await?;
+        let claim = NewClaim { until: due_at.plus_ms(CLAIM_MS), ..claim.clone() };
+        Ok(Cow::Owned(NewWake { due_at, claim: Some(claim), ..wake.clone() }))
     }
 
     /// Writes requests for turns. Returns, for each request, whether it was written.

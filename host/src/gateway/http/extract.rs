@@ -302,20 +302,25 @@ pub(crate) struct PageQuery {
 impl PageQuery {
     /// Validates both parameters.
     pub(crate) fn page<C: FromStr>(self) -> Result<Page<C>, Problem> {
-        const DEFAULT: u64 = 50;
-        let limit = match self.limit.as_deref().map(str::parse::<u64>) {
-            None => DEFAULT,
-            Some(Ok(limit)) if limit >= 1 => limit.min(u64::from(PAGE_ITEMS_MAX)),
-            Some(Err(error)) if *error.kind() == IntErrorKind::PosOverflow => u64::from(PAGE_ITEMS_MAX),
-            Some(_) => return Err(Problem::invalid_at("limit", "expected a whole number of at least 1")),
-        };
+        let limit = page_limit(self.limit.as_deref())?;
         let cursor = match self.cursor.as_deref() {
             None | Some("") => None,
             Some(text) => {
                 Some(text.parse().map_err(|_| Problem::invalid_at("cursor", "expected a `next_cursor` of this list"))?)
             }
         };
-        Ok(Page { limit: u32::try_from(limit).expect("at most 1000"), cursor })
+        Ok(Page { limit, cursor })
+    }
+}
+
+/// Validates the parameter `limit` of a list.
+pub(crate) fn page_limit(text: Option<&str>) -> Result<u32, Problem> {
+    const DEFAULT: u32 = 50;
+    match text.map(str::parse::<u32>) {
+        None => Ok(DEFAULT),
+        Some(Ok(limit)) if limit >= 1 => Ok(limit.min(PAGE_ITEMS_MAX)),
+        Some(Err(error)) if *error.kind() == IntErrorKind::PosOverflow => Ok(PAGE_ITEMS_MAX),
+        Some(_) => Err(Problem::invalid_at("limit", "expected a whole number of at least 1")),
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) async fn events(
 ) -> Result<impl IntoResponse + use<>, Problem> {
     let after = match headers.get(LAST_EVENT_ID) {
         Some(id) => position(LAST_EVENT_ID, id.to_str().ok())?,
-        None => after.map_or(Ok(0), |after| position("after", Some(after)))?,
+        None => self::after(after)?,
     };
     let place = STREAMS.enter(caller.key)?;
     let request = caller.request.to_string();
@@ -46,6 +46,11 @@ pub(super) async fn events(
         events.next().await.map(|event| (Ok::<Event, Infallible>(event), events))
     });
     Ok(([UNBUFFERED], Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))))
+}
+
+/// Validates the parameter `after`.
+pub(super) fn after(text: Option<&str>) -> Result<i64, Problem> {
+    text.map_or(Ok(0), |text| position("after", Some(text)))
 }
 
 fn position(name: &str, text: Option<&str>) -> Result<i64, Problem> {

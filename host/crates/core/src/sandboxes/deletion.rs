@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use monstrum_store::{SandboxRow, SandboxStatus, StoreError};
+use monstrum_store::{ConversationFilter, SandboxRow, SandboxStatus, StoreError};
 use monstrum_types::{BotId, SandboxInstanceId, WorkspaceId, with_causes};
 use tokio_util::sync::CancellationToken;
 
@@ -40,32 +40,19 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Marks the sandbox of a conversation for deletion, and returns the number of marked sandboxes.
-    pub async fn delete_conversation(
+    /// Deletes the sessions of conversations with their tasks, and marks the sandboxes of the conversations for deletion.
+    /// Returns the number of marked sandboxes, or `None` if a task has not ended: then nothing was deleted.
+    pub async fn delete_conversations(
         &self,
         workspace: WorkspaceId,
-        bot: Option<BotId>,
-        app_id: &str,
-        chat_id: &str,
-    ) -> Result<u64, AccessError> {
-        let deleted = self.store.delete_sandbox_of_conversation(workspace, bot, app_id, chat_id).await?;
+        of: ConversationFilter<'_>,
+    ) -> Result<Option<u64>, StoreError> {
+        let deleted = self.store.delete_conversations(workspace, of).await?;
         self.deletion.notify_one();
         Ok(deleted)
     }
 
-    /// Marks all sandboxes of an app for deletion, and returns the number of marked sandboxes.
-    pub async fn delete_app(
-        &self,
-        workspace: WorkspaceId,
-        bot: Option<BotId>,
-        app_id: &str,
-    ) -> Result<u64, AccessError> {
-        let deleted = self.store.delete_sandboxes_of_app(workspace, bot, app_id).await?;
-        self.deletion.notify_one();
-        Ok(deleted)
-    }
-
-    /// Signals that deletions are due, for example after the deletion of a bot with sandboxes.
+    /// Signals that deletions are due, for example after the deletion of a bot or a conversation with sandboxes.
     pub fn deletions_are_due(&self) {
         self.deletion.notify_one();
     }

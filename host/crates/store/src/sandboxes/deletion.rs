@@ -5,7 +5,7 @@ use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
 
 use super::{SandboxRow, select};
 use crate::db::{Session, args, values};
-use crate::{Store, StoreError};
+use crate::{ConversationFilter, SessionRow, Store, StoreError};
 
 /// Builds the SQL to mark sandboxes for deletion. An operation in progress keeps its lease, but its result is
 /// discarded.
@@ -20,8 +20,13 @@ macro_rules! mark {
 }
 
 const MARK_ONE: &str = mark!("id = $2");
-const MARK_OF_CONVERSATION: &str = mark!("($2 is null or bot_id = $2) and app_id = $3 and chat_id = $4");
-const MARK_OF_APP: &str = mark!("($2 is null or bot_id = $2) and app_id = $3");
+const MARK_OF_CONVERSATIONS: &str =
+    mark!("($2 is null or bot_id = $2) and app_id = $3 and ($4 is null or chat_id = $4)");
+const MARK_WITHOUT_SESSION: &str = mark!(
+    "bot_id = $2 and app_id = $3 and user_id = $4 and chat_id = $5 and not exists (select 1 from sessions \
+     where sessions.workspace_id = $1 and sessions.bot_id = $2 and sessions.app_id = $3 and sessions.user_id = $4 \
+     and sessions.chat_id = $5 and sessions.expired_at is null)"
+);
 const MARK_OF_BOT: &str = mark!("bot_id = $2");
 
 const DUE: &str = select!(
@@ -33,29 +38,6 @@ impl Store {
     /// Marks a sandbox for deletion. Returns `false` if the sandbox does not exist or is already marked.
     pub async fn delete_sandbox(&self, workspace: WorkspaceId, id: SandboxInstanceId) -> Result<bool, StoreError> {
         Ok(self.db.run(MARK_ONE, args![workspace, id]).await? > 0)
-    }
-
-    /// Marks the sandboxes of a conversation for deletion and returns their number. If `bot` is `None`, sandboxes of
-    /// any bot match.
-    pub async fn delete_sandbox_of_conversation(
-        &self,
-        workspace: WorkspaceId,
-        bot: Option<BotId>,
-        app_id: &str,
-        chat_id: &str,
-    ) -> Result<u64, StoreError> {
-        self.db.run(MARK_OF_CONVERSATION, args![workspace, bot, app_id, chat_id]).await
-    }
-
-    /// Marks all sandboxes of an app for deletion and returns their number. If `bot` is `None`, sandboxes of any bot
-    /// match.
-    pub async fn delete_sandboxes_of_app(
-        &self,
-        workspace: WorkspaceId,
-        bot: Option<BotId>,
-        app_id: &str,
-    ) -> Result<u64, StoreError> {
-        self.db.run(MARK_OF_APP, args![workspace, bot, app_id]).await
     }
 
     /// Returns the sandboxes whose deletion is due at `now` and that are on this node or reachable from all hosts. The
@@ -92,6 +74,24 @@ impl Store {
 }
 
 impl Session {
+    /// Marks the sandboxes of conversations for deletion, in the transaction that deletes their sessions. Returns the
+    /// number of sandboxes.
+    pub(crate) async fn mark_sandboxes_of_conversations(
+        &mut self,
+        workspace: WorkspaceId,
+        of: ConversationFilter<'_>,
+    ) -> Result<u64, StoreError> {
+        let ConversationFilter { bot, app, chat } = of;
+        self.run(MARK_OF_CONVERSATIONS, args![workspace, bot, app, chat]).await
+    }
+
+    /// Marks the sandbox of a deleted session for deletion, unless a session that has not expired uses it.
+    pub(crate) async fn mark_sandbox_without_session(&mut self, deleted: &SessionRow) -> Result<(), StoreError> {
+        let SessionRow { workspace_id, bot_id, app_id, user_id, chat_id, .. } = deleted;
+        self.run(MARK_WITHOUT_SESSION, args![*workspace_id, *bot_id, app_id, user_id, chat_id]).await?;
+        Ok(())
+    }
+
     /// Marks the sandboxes of a bot for deletion, in the transaction that deletes the bot.
     pub(crate) async fn mark_sandboxes_of_bot(&mut self, workspace: WorkspaceId, bot: BotId) -> Result<(), StoreError> {
         self.run(MARK_OF_BOT, args![workspace, bot]).await?;

@@ -1,9 +1,9 @@
 //! Sessions: the tasks of one conversation.
 
-use monstrum_types::{BotId, SessionId, UtcMillis, WorkspaceId};
+use monstrum_types::{BotId, SessionId, TaskId, UtcMillis, WorkspaceId};
 
 use super::{NewSession, TaskRow};
-use crate::db::{Session, args, from_row, retry};
+use crate::db::{Session, args, from_row};
 use crate::{Listed, Page, Store, StoreError};
 
 /// A row of `sessions`.
@@ -17,7 +17,7 @@ pub struct SessionRow {
     pub user_id: String,
     pub chat_id: String,
     pub created_at: UtcMillis,
-    /// The time of the last task.
+    /// The start or the end of the last task, whichever is later.
     pub used_at: UtcMillis,
     /// The time at which the session expired.
     pub expired_at: Option<UtcMillis>,
@@ -54,18 +54,25 @@ const INSERT: &str = "\
     where workspace_id = $2 and id = $3";
 const USE: &str = "update sessions set used_at = $4 \
                    where id = $1 and workspace_id = $2 and bot_id = $3 and expired_at is null";
-const EXPIRE: &str = "update sessions set expired_at = $2 where id = $1 and expired_at is null";
-const DELETE: &str = "\
-    delete from sessions where workspace_id = $1 and id = $2 \
-    and not exists (select 1 from tasks where session_id = $2 and ended_at is null)";
-
-/// Inserts a session, after the one that it replaces has expired.
+// The update locks the row, so that no task of the session begins before the transaction ends.
+pub(super) const LOCK: &str = "update sessions set used_at = used_at where workspace_id = $1 and id = $2";
+const EXPIRE: &str = "update sessions set expired_at = $2 where id = $1 and expired_at is null \
+                      and not exists (select 1 from tasks where session_id = $1 and ended_at is null)";
+// A session is idle from the end of its last task.
+const USED_BY: &str = "\
+    update sessions set used_at = $2 where used_at < $2 \
+    and id = (select session_id from tasks where id = $1 and ended_at is null)";
+pub(super) const UNENDED: &str = "select count(*) as value from tasks \
+                       where workspace_id = $1 and session_id = $2 and ended_at is null";
+/// Inserts a session, after the one that it replaces has expired. A session with a task that has not ended does not
+/// expire: the insertion then fails, because a conversation has one open session.
 pub(super) async fn begin(session: &mut Session, new: &NewSession) -> Result<(), StoreError> {
     let NewSession { row, created, after } = new;
-    if let Some((id, expired)) = after
-        && session.run(EXPIRE, args![*id, row.created_at]).await? > 0
-    {
-        expired.insert(session).await?;
+    if let Some((after, expired)) = after {
+        session.run(LOCK, args![row.workspace_id, *after]).await?;
+        if session.run(EXPIRE, args![*after, row.created_at]).await? > 0 {
+            expired.insert(session).await?;
+        }
     }
     let SessionRow { id, workspace_id, bot_id, app_id, user_id, chat_id, created_at, .. } = row;
     let values = args![*id, *workspace_id, *bot_id, app_id, user_id, chat_id, *created_at];
@@ -80,6 +87,13 @@ pub(super) async fn begin(session: &mut Session, new: &NewSession) -> Result<(),
 pub(super) async fn touch(session: &mut Session, task: &TaskRow) -> Result<bool, StoreError> {
     let values = args![task.session_id, task.workspace_id, task.bot_id, task.created_at];
     Ok(session.run(USE, values).await? > 0)
+}
+
+/// Records that a session was used until the end of a task that has not ended yet. The lock of the session precedes that
+/// of the task, as in [`touch`].
+pub(super) async fn used_by(session: &mut Session, task: TaskId, ended_at: UtcMillis) -> Result<(), StoreError> {
+    session.run(USED_BY, args![task, ended_at]).await?;
+    Ok(())
 }
 
 impl Store {
@@ -111,13 +125,9 @@ impl Store {
         self.db.one(OPEN_OF_CHAT, args![workspace, app, chat]).await
     }
 
-    /// Deletes a session with its tasks, unless a task of it has not ended. Returns whether it was deleted.
-    pub async fn delete_session(&self, workspace: WorkspaceId, id: SessionId) -> Result<bool, StoreError> {
-        retry!(async {
-            let mut session = self.db.write().await?;
-            let deleted = session.run(DELETE, args![workspace, id]).await?;
-            session.commit().await?;
-            Ok(deleted > 0)
-        })
+    /// Returns whether a task of a session has not ended.
+    pub async fn is_session_busy(&self, workspace: WorkspaceId, id: SessionId) -> Result<bool, StoreError> {
+        let unended: Option<i64> = self.db.one(UNENDED, args![workspace, id]).await?;
+        Ok(unended.is_none_or(|unended| unended > 0))
     }
 }

@@ -2,6 +2,7 @@
 
 use monstrum_types::{RequestId, TaskId, UtcMillis, WakeClaimId, WakeKey, WorkspaceId};
 
+use super::sessions::used_by;
 use super::{TaskRow, TaskStatus, TaskStepRow, select_tasks, task_columns};
 use crate::db::{Arg, Session, args, retry, values};
 use crate::wakes::{AfterTurn, WakeClaim, confirm_claim, end_turn};
@@ -144,6 +145,7 @@ impl Store {
         retry!(async {
             let mut session = self.db.write().await?;
             let TaskEnd { task_id, status, code, ended_at, sealed } = end;
+            used_by(&mut session, *task_id, *ended_at).await?;
             let values = args![*task_id, status.as_str(), code, *ended_at, sealed];
             if session.run(END, values).await? > 0 {
                 event.insert(&mut session).await?;

@@ -107,7 +107,9 @@ pub(crate) async fn forged_rows_do_not_end_a_list(store: &Store, intruder: &mut 
     }
     assert_eq!(listed, [honest.id], "an empty page has a cursor while there are more rows");
     // Due deletions are sorted with the longest overdue first, and the forged rows are overdue for longer.
-    assert_eq!(store.delete_sandboxes_of_app(bot.workspace_id, Some(bot.id), "app").await.unwrap(), 1 + FORGED as u64);
+    let of_app = sandboxes::of_app(Some(bot.id), None);
+    let deleted = store.delete_conversations(bot.workspace_id, of_app).await.unwrap();
+    assert_eq!(deleted, Some(1 + FORGED as u64));
     let due = store.due_sandbox_deletions("node-1", NOW.plus_ms(1 << 40), PAGE).await.unwrap();
     assert_eq!(found(due), [honest.id]);
 }

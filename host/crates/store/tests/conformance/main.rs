@@ -232,6 +232,9 @@ cases! {
     tasks {
         a_session_runs_one_task_at_a_time,
         steps_are_written_by_the_turn_that_has_the_claim,
+        the_claim_of_a_new_task_follows_the_clock_for_wakes,
+        a_session_is_deleted_with_the_sandbox_that_no_open_session_uses,
+        conversations_are_deleted_unless_a_task_of_them_runs,
     }
     outputs {
         outputs_are_listed_from_the_newest,

@@ -1,7 +1,8 @@
 //! Tests of sandboxes: leases, states and deletion.
 
 use monstrum_store::{
-    BotRow, Page, RunningSandboxes, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus, Store, StoreError,
+    BotRow, ConversationFilter, Page, RunningSandboxes, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus,
+    Store, StoreError,
 };
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
 use serde_json::json;
@@ -39,6 +40,10 @@ async fn bot(store: &Store, workspace: WorkspaceId, name: &str) -> BotRow {
     let row = rows::bot(workspace, name);
     store.insert_bot(&row).await.unwrap();
     row
+}
+
+pub(crate) fn of_app(bot: Option<BotId>, chat: Option<&str>) -> ConversationFilter<'_> {
+    ConversationFilter { bot, app: "app", chat }
 }
 
 async fn inserted(store: &Store, row: SandboxRow) -> SandboxRow {
@@ -141,8 +146,8 @@ pub(crate) async fn sandboxes_of_other_workspaces_are_not_found(store: &Store) {
             .is_empty()
     );
     assert!(!store.delete_sandbox(ours, row.id).await.unwrap());
-    assert_eq!(store.delete_sandbox_of_conversation(ours, None, "app", "a").await.unwrap(), 0);
-    assert_eq!(store.delete_sandboxes_of_app(ours, None, "app").await.unwrap(), 0);
+    assert_eq!(store.delete_conversations(ours, of_app(None, Some("a"))).await.unwrap(), Some(0));
+    assert_eq!(store.delete_conversations(ours, of_app(None, None)).await.unwrap(), Some(0));
     assert!(!store.delete_bot(ours, there.id).await.unwrap());
     assert_eq!(reread(store, &row).await, row);
     let joined = SandboxRow { workspace_id: ours, ..sandbox(&there, "b") };
@@ -238,14 +243,11 @@ pub(crate) async fn a_deletion_is_retried_until_it_succeeds(store: &Store) {
         rows.into_iter().map(|row| row.chat_id.unwrap()).collect::<Vec<_>>()
     };
     assert!(due("node-1", LATER).await.is_empty());
-    assert_eq!(store.delete_sandbox_of_conversation(workspace, Some(BotId::new()), "app", "a").await.unwrap(), 0);
-    assert_eq!(store.delete_sandbox_of_conversation(workspace, Some(bot.id), "app", "a").await.unwrap(), 1);
-    assert_eq!(store.delete_sandboxes_of_app(workspace, Some(BotId::new()), "app").await.unwrap(), 0);
-    assert_eq!(
-        store.delete_sandboxes_of_app(workspace, None, "app").await.unwrap(),
-        1,
-        "the other sandbox was already marked"
-    );
+    let delete = async |bot, chat| store.delete_conversations(workspace, of_app(bot, chat)).await.unwrap();
+    assert_eq!(delete(Some(BotId::new()), Some("a")).await, Some(0));
+    assert_eq!(delete(Some(bot.id), Some("a")).await, Some(1));
+    assert_eq!(delete(Some(BotId::new()), None).await, Some(0));
+    assert_eq!(delete(None, None).await, Some(1), "the other sandbox was already marked");
     assert_eq!(due("node-1", NOW).await, ["a", "b"]);
     assert_eq!(due("node-2", NOW).await, ["b"], "the other sandbox is on another host");
     let row = reread(store, &a).await;

@@ -1,15 +1,18 @@
 //! Tests of tasks, their steps and their sessions: the transactions of turns, and the limits of sessions.
 
+use std::collections::HashSet;
+
 use monstrum_store::{
-    BotRow, EndedStep, EventRow, InsertedTask, NewSession, NewWake, Page, SealedColumn, SessionFilter, SessionRow,
-    Store, StoreError, TaskEnd, TaskFilter, TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow, TasksMax,
-    WakeClaim,
+    BotRow, DeletedSessions, EndedStep, EventRow, InsertedTask, NewClaim, NewSession, NewWake, Page, SealedColumn,
+    SessionFilter, SessionRow, Store, StoreError, TaskEnd, TaskFilter, TaskProgress, TaskRow, TaskStatus, TaskStepKind,
+    TaskStepRow, TasksMax, WakeClaim,
 };
 use monstrum_types::{
     Clock as _, EventId, KeyId, RequestId, SessionId, SystemClock, TaskId, UtcMillis, WakeClaimId, WakeKey, WakeKind,
 };
 
 use crate::rows::{self, NOW, default_workspace, other_workspace};
+use crate::sandboxes::{of_app, sandbox};
 
 const MAX: TasksMax = TasksMax { of_workspace: 3 };
 
@@ -123,6 +126,13 @@ fn end(task: &TaskRow) -> TaskEnd {
     TaskEnd { task_id: task.id, status, code: None, ended_at: NOW, sealed }
 }
 
+async fn run_to_end(store: &Store, task: &TaskRow, bot: &BotRow, ended_at: UtcMillis) {
+    let claim = claim(store, task).await;
+    store.begin_task_turn(&claim, task.id, NOW).await.unwrap().unwrap();
+    let end = TaskEnd { ended_at, ..end(task) };
+    store.end_task(&claim, &end, &event(bot, "task.completed")).await.unwrap();
+}
+
 async fn steps(store: &Store, task: &TaskRow) -> Vec<TaskStepRow> {
     store.task_steps(task.workspace_id, task.id, 0, 100).await.unwrap()
 }
@@ -135,28 +145,37 @@ pub(crate) async fn a_session_runs_one_task_at_a_time(store: &Store) {
     assert_eq!(inserted(store, &second, None).await, InsertedTask::Busy);
     let again = session(&bot, "chat");
     assert_eq!(inserted(store, &task(&bot, again.row.id), Some(&again)).await, InsertedTask::Busy);
-    assert!(!store.delete_session(bot.workspace_id, new.row.id).await.unwrap(), "a task has not ended");
-    let claim = claim(store, &first).await;
-    store.begin_task_turn(&claim, first.id, NOW).await.unwrap().unwrap();
-    store.end_task(&claim, &end(&first), &event(&bot, "task.completed")).await.unwrap();
+    assert_eq!(store.delete_session(&new.row).await.unwrap(), DeletedSessions::Busy);
+    run_to_end(store, &first, &bot, NOW).await;
     assert_eq!(inserted(store, &second, None).await, InsertedTask::Inserted);
-    // The next session of the conversation replaces one that has expired.
+    // The next session of the conversation replaces one that has expired. A session with a running task does not expire.
     let next = NewSession { after: Some((new.row.id, event(&bot, "session.expired"))), ..session(&bot, "chat") };
+    assert_eq!(inserted(store, &task(&bot, next.row.id), Some(&next)).await, InsertedTask::Busy);
+    assert!(store.is_session_busy(bot.workspace_id, new.row.id).await.unwrap());
+    let open = store.session_of_chat(bot.workspace_id, "app", "chat").await.unwrap().unwrap();
+    assert_eq!((open.id, open.expired_at, open.used_at), (new.row.id, None, NOW));
+    run_to_end(store, &second, &bot, NOW.plus_ms(9)).await;
+    let open = store.session_of_chat(bot.workspace_id, "app", "chat").await.unwrap().unwrap();
+    assert_eq!(open.used_at, NOW.plus_ms(9), "the end of the last task");
+    assert!(!store.is_session_busy(bot.workspace_id, new.row.id).await.unwrap());
     assert_eq!(inserted(store, &task(&bot, next.row.id), Some(&next)).await, InsertedTask::Inserted);
     assert_eq!(inserted(store, &task(&bot, new.row.id), None).await, InsertedTask::NoSession);
     let open = store.session_of_chat(bot.workspace_id, "app", "chat").await.unwrap().unwrap();
     assert_eq!(open.id, next.row.id);
     let other = session(&bot, "other");
     assert_eq!(inserted(store, &task(&bot, other.row.id), Some(&other)).await, InsertedTask::Inserted);
+    let third = session(&bot, "third");
+    assert_eq!(inserted(store, &task(&bot, third.row.id), Some(&third)).await, InsertedTask::Inserted);
     let full = session(&bot, "full");
     assert_eq!(inserted(store, &task(&bot, full.row.id), Some(&full)).await, InsertedTask::Full);
     assert_eq!(store.session(bot.workspace_id, full.row.id).await.unwrap(), None, "nothing was written");
     let ended = TaskFilter { status: Some(TaskStatus::Completed), ..TaskFilter::default() };
     let listed = store.tasks(bot.workspace_id, ended, &Page::first(10)).await.unwrap();
-    assert_eq!(listed.items.iter().map(|task| task.id).collect::<Vec<_>>(), [first.id]);
+    let listed: HashSet<TaskId> = listed.items.iter().map(|task| task.id).collect();
+    assert_eq!(listed, HashSet::from([first.id, second.id]));
     let of_ada = SessionFilter { user: Some("ada".to_owned()), ..SessionFilter::default() };
     let page = store.sessions(bot.workspace_id, &of_ada, &Page::first(2)).await.unwrap();
-    assert_eq!((page.items.len(), page.items[0].id), (2, other.row.id));
+    assert_eq!((page.items.len(), page.items[0].id), (2, third.row.id));
     let foreign = other_workspace(store).await;
     assert_eq!(store.task(foreign, first.id).await.unwrap(), None);
     assert_eq!(store.session(foreign, new.row.id).await.unwrap(), None);
@@ -208,8 +227,94 @@ pub(crate) async fn steps_are_written_by_the_turn_that_has_the_claim(store: &Sto
     assert_eq!(store.count_sealed(SealedColumn::Tasks).await.unwrap(), 1);
 
     assert_eq!(store.forget_tasks(NOW).await.unwrap(), 0);
+    assert_eq!(store.forget_sessions(NOW.plus_ms(1)).await.unwrap(), 0, "the session has a task");
     assert_eq!(store.forget_tasks(NOW.plus_ms(1)).await.unwrap(), 1);
     assert!(steps(store, &task).await.is_empty());
-    assert!(store.delete_bot(bot.workspace_id, bot.id).await.unwrap());
+    let other = ended_session(store, &bot, "other", None).await;
+    assert_eq!(store.forget_sessions(NOW).await.unwrap(), 0, "the session was used at this time");
+    assert_eq!(store.forget_sessions(NOW.plus_ms(1)).await.unwrap(), 1);
     assert_eq!(store.session(bot.workspace_id, new.row.id).await.unwrap(), None);
+    assert!(store.delete_bot(bot.workspace_id, bot.id).await.unwrap());
+    assert_eq!(store.session(bot.workspace_id, other.id).await.unwrap(), None);
+}
+
+/// The clock of the host that inserts the task is an hour late. Other hosts share a database of PostgreSQL only, whose
+/// clock counts.
+pub(crate) async fn the_claim_of_a_new_task_follows_the_clock_for_wakes(store: &Store) {
+    let bot = bot(store, "one").await;
+    let new = session(&bot, "chat");
+    let task = task(&bot, new.row.id);
+    let late = now().plus_ms(-3_600_000);
+    let claim = NewClaim { id: WakeClaimId::new(), node: "late".to_owned(), until: late.plus_ms(30_000) };
+    let wake = NewWake { due_at: late, claim: Some(claim), ..wake(&task) };
+    assert_eq!(store.insert_task(&task, Some(&new), &wake, MAX).await.unwrap(), InsertedTask::Inserted);
+    let taken = store.claim_wakes("other", &[(wake.key, UtcMillis(0), WakeClaimId::new())], now()).await.unwrap();
+    assert_eq!(taken.is_empty(), store.is_shared(), "{taken:?}");
+    let row = store.wakes(bot.workspace_id, false, &Page::first(10)).await.unwrap().items.remove(0);
+    assert_eq!(row.due_at == late, !store.is_shared());
+}
+
+/// Inserts a session of a conversation after another one, with a task that has ended.
+async fn ended_session(store: &Store, bot: &BotRow, chat: &str, after: Option<SessionId>) -> SessionRow {
+    let after = after.map(|id| (id, event(bot, "session.expired")));
+    let new = NewSession { after, ..session(bot, chat) };
+    let task = task(bot, new.row.id);
+    assert_eq!(inserted(store, &task, Some(&new)).await, InsertedTask::Inserted);
+    run_to_end(store, &task, bot, NOW).await;
+    new.row
+}
+
+async fn is_deleting(store: &Store, row: &SandboxRow) -> bool {
+    store.sandbox(row.workspace_id, row.id).await.unwrap().unwrap().status == SandboxStatus::Deleting
+}
+
+async fn sandbox_of_ada(store: &Store, bot: &BotRow, chat: &str) -> SandboxRow {
+    let row = SandboxRow { user_id: Some("ada".to_owned()), ..sandbox(bot, chat) };
+    assert!(store.insert_sandbox(&row).await.unwrap());
+    row
+}
+
+pub(crate) async fn a_session_is_deleted_with_the_sandbox_that_no_open_session_uses(store: &Store) {
+    let (one, two) = (bot(store, "one").await, bot(store, "two").await);
+    let expired = ended_session(store, &one, "chat", None).await;
+    let open = ended_session(store, &one, "chat", Some(expired.id)).await;
+    let used = sandbox_of_ada(store, &one, "chat").await;
+    assert_eq!(store.delete_session(&expired).await.unwrap(), DeletedSessions::Deleted);
+    assert_eq!(store.delete_session(&expired).await.unwrap(), DeletedSessions::Absent);
+    assert!(!is_deleting(store, &used).await, "the open session uses the sandbox");
+    assert_eq!(store.delete_session(&open).await.unwrap(), DeletedSessions::Deleted);
+    assert!(is_deleting(store, &used).await);
+    assert_eq!(store.session(one.workspace_id, open.id).await.unwrap(), None);
+    // The sandbox of a conversation may belong to another bot.
+    let session = ended_session(store, &one, "other", None).await;
+    let of_two = sandbox_of_ada(store, &two, "other").await;
+    assert_eq!(store.delete_session(&session).await.unwrap(), DeletedSessions::Deleted);
+    assert!(!is_deleting(store, &of_two).await);
+}
+
+pub(crate) async fn conversations_are_deleted_unless_a_task_of_them_runs(store: &Store) {
+    let (one, two) = (bot(store, "one").await, bot(store, "two").await);
+    let workspace = one.workspace_id;
+    let expired = ended_session(store, &one, "a", None).await;
+    let open = ended_session(store, &one, "a", Some(expired.id)).await;
+    let other = ended_session(store, &two, "b", None).await;
+    let (of_a, of_b) = (sandbox_of_ada(store, &one, "a").await, sandbox_of_ada(store, &two, "b").await);
+    let running = task(&two, other.id);
+    assert_eq!(inserted(store, &running, None).await, InsertedTask::Inserted);
+    let delete = async |bot, chat| store.delete_conversations(workspace, of_app(bot, chat)).await.unwrap();
+    let exists = async |row: &SessionRow| store.session(workspace, row.id).await.unwrap().is_some();
+    assert_eq!(delete(None, Some("b")).await, None);
+    assert_eq!(delete(None, None).await, None);
+    assert!(exists(&expired).await && exists(&open).await && exists(&other).await);
+    assert!(!is_deleting(store, &of_a).await && !is_deleting(store, &of_b).await);
+    let foreign = other_workspace(store).await;
+    assert_eq!(store.delete_conversations(foreign, of_app(None, None)).await.unwrap(), Some(0));
+    assert_eq!(delete(Some(two.id), Some("a")).await, Some(0), "a conversation of another bot");
+    assert!(exists(&open).await);
+    assert_eq!(delete(Some(one.id), Some("a")).await, Some(1));
+    assert!(!exists(&expired).await && !exists(&open).await && exists(&other).await);
+    run_to_end(store, &running, &two, NOW).await;
+    assert_eq!(delete(None, None).await, Some(1));
+    assert!(!exists(&other).await && is_deleting(store, &of_b).await);
+    assert_eq!(store.task(workspace, running.id).await.unwrap(), None);
 }
