@@ -13,8 +13,8 @@ use monstrum_core::operations::tools::{check_chat, may_use};
 use monstrum_core::operations::{Caller, OperationError};
 use monstrum_engine::Engine;
 use monstrum_store::{
-    BotRow, EventRow, InsertedTask, KeyKind, NewSession, NewWake, PAGE_ITEMS_MAX, Page, SessionRow, TaskFilter, TaskRow,
-    TaskStatus, TaskStepRow, TasksMax,
+    BotRow, EventRow, InsertedTask, KeyKind, NewSession, NewWake, PAGE_ITEMS_MAX, Page, SessionRow, TaskFilter,
+    TaskRow, TaskStatus, TaskStepRow, TasksMax,
 };
 use monstrum_types::{BotId, InputError, JsonText, SessionId, TaskId, UtcMillis, WakeKey, WakeKind, with_causes};
 
