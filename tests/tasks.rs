@@ -9,7 +9,7 @@ mod sessions;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use support::{Api, FakeLlm, LlmReply, Server};
+use support::{Api, Bound, FakeLlm, LlmReply, Server};
 
 use crate::http::made;
 use crate::models;
@@ -19,6 +19,8 @@ use crate::world::{World, eventually, text};
 pub(crate) struct Tasks {
     pub(crate) world: World,
     pub(crate) llm: FakeLlm,
+    /// The binding of the plugin.
+    pub(crate) github: Bound,
 }
 
 impl Tasks {
@@ -26,8 +28,8 @@ impl Tasks {
         let world = World::on(Server::prepare(&["github"])?).await?;
         let llm = FakeLlm::start().await?;
         give_model(&world.api, &world.bot, "models", &llm).await?;
-        world.grant_all("github").await?;
-        Ok(Tasks { world, llm })
+        let github = world.grant_all("github").await?;
+        Ok(Tasks { world, llm, github })
     }
 
     pub(crate) fn api(&self) -> &Api {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use futures::StreamExt as _;
 use reqwest::Method;
 use serde_json::{Value, json};
-use support::LlmReply;
+use support::{Canned, LlmReply};
 
 use super::{Tasks, calls, create, ended, list, outline};
 use crate::world::text;
@@ -68,6 +68,46 @@ async fn a_tool_that_the_model_makes_up_is_refused_and_recorded() -> Result<()> 
         (&json!("github_delete_everything"), &json!("permission_denied"))
     );
     assert!(tasks.world.github.requests().is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_write_without_an_answer_is_uncertain() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let failed = async || -> Result<String> {
+        tasks.llm.prepare([calls(&[("github_create_issue", create("One"))]), LlmReply::says(&["It failed."])]);
+        let task = tasks.run("Create an issue.").await?;
+        let steps = tasks.steps(&task).await?;
+        ensure!(outline(&steps)[1] == "call github_create_issue error", "{steps:?}");
+        Ok(text(&steps[1]["code"]).to_owned())
+    };
+    // An upstream that answers with an error has not created the issue.
+    let invalid = Canned::json(422, &json!({ "message": "Validation Failed" }));
+    tasks.world.github.answer("/repos/acme/site/issues", invalid);
+    assert_eq!(failed().await?, "plugin");
+    tasks.world.github.hang_up_on("POST");
+    assert_eq!(failed().await?, "uncertain");
+    let last = tasks.llm.requests().len() - 1;
+    let messages = tasks.messages(last)?;
+    let read = text(&messages.last().context("no message")?["content"]);
+    assert!(read.contains("may or may not have taken effect"), "{read}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_write_that_is_revoked_while_it_runs_is_uncertain() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.world.github.hold();
+    let again = calls(&[("github_create_issue", create("Two"))]);
+    tasks.llm.prepare([calls(&[("github_create_issue", create("One"))]), again, LlmReply::says(&["I may not."])]);
+    let id = tasks.begin(&json!({ "instruction": "Create." })).await?;
+    tasks.world.reached(1).await?;
+    tasks.world.rebind(&tasks.github, &json!({ "enabled": false })).await?;
+    let task = ended(tasks.api(), &id).await?;
+    let steps = tasks.steps(&task).await?;
+    let codes: Vec<&str> = steps.iter().map(|step| text(&step["code"])).collect();
+    assert_eq!(codes, ["", "uncertain", "", "denied", ""], "the second call was refused before it began: {steps:?}");
+    tasks.world.github.release();
     Ok(())
 }
 

@@ -52,6 +52,21 @@ async fn requests_are_held_back_until_the_row_is_written() {
     assert!(!entry.is_held_back());
 }
 
+#[tokio::test]
+async fn a_started_call_that_was_cut_may_have_changed_something() {
+    let (entry, mut rows) = entry();
+    let failed = |code| CallOutcome::error(code, "x");
+    assert!(!entry.may_have_changed(&failed(Code::Timeout)), "nothing has left the host");
+    start(&entry, &mut rows, Ok(())).await;
+    assert!(entry.may_have_changed(&failed(Code::Timeout)));
+    assert!(!entry.may_have_changed(&failed(Code::Plugin)), "the upstream has answered");
+    entry.unanswered().store(true, Ordering::Release);
+    assert!(entry.may_have_changed(&failed(Code::Plugin)));
+    assert!(!entry.may_have_changed(&CallOutcome::success((&json!({})).into())));
+    entry.may_change(false);
+    assert!(!entry.may_have_changed(&failed(Code::Plugin)));
+}
+
 const SECRET: &str = "s3cr3t-t0ken/x";
 
 /// Returns a text that is too long to be searched in place.
