@@ -469,8 +469,12 @@ impl TaskTurn<'_> {
             tokio::select! {
                 () = self.turn.cancelled() => {
                     self.stop.get_or_init(|| Stop::Turn);
-                    // Running calls may end by themselves, so that fewer of them are uncertain.
-                    tokio::time::sleep(CALLS_END_MAX).await;
+                    // Running calls may end by themselves, so that fewer of them are uncertain. Without the lease, they
+                    // end at once, because another host may go on with the task.
+                    tokio::select! {
+                        () = tokio::time::sleep(CALLS_END_MAX) => {}
+                        () = self.turn.lost() => {}
+                    }
                     self.stop_calls.cancel();
                     std::future::pending::<()>().await;
                 }

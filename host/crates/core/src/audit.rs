@@ -310,14 +310,19 @@ impl Entry {
     /// for a call of a task that another host may have taken over.
     pub async fn started(&self) -> Result<(), AuditUnavailable> {
         self.has_asked_to_start.store(true, Ordering::Release);
-        if self.task.as_ref().is_some_and(|task| !task.lease.is_in_force()) {
-            return Err(AuditUnavailable);
-        }
+        self.must_have_lease()?;
         let commit = async || {
             let row = self.redacted_row(self.row(AuditKind::Started)).await;
             self.enqueue(row, Vec::new()).await?.await.unwrap_or(Err(AuditUnavailable))
         };
-        self.started.get_or_try_init(commit).await.copied()
+        self.started.get_or_try_init(commit).await?;
+        // The lease may have ended while the row was written.
+        self.must_have_lease()
+    }
+
+    fn must_have_lease(&self) -> Result<(), AuditUnavailable> {
+        let has_lease = self.task.as_ref().is_none_or(|task| task.lease.is_in_force());
+        if has_lease { Ok(()) } else { Err(AuditUnavailable) }
     }
 
     /// Queues the row `finished` and closes the entry.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use futures::FutureExt as _;
 use monstrum_store::StoreError;
 
 use super::scene::{Scene, done, key, until_cancelled};
@@ -51,6 +52,7 @@ async fn a_host_that_cannot_renew_cancels_its_turns() {
         let seen = Arc::clone(&seen);
         Box::pin(async move {
             turn.cancelled().await;
+            turn.lost().await;
             seen.store(turn.lease().is_alive(), Ordering::SeqCst);
             Err(TurnError::Cancelled)
         })
@@ -102,6 +104,24 @@ async fn a_host_that_lost_its_claim_writes_nothing() {
 #[tokio::test]
 async fn a_turn_that_ignores_its_cancellation_is_dropped() {
     let scene = Scene::new(WakeKind::Run, |_, _| Box::pin(std::future::pending())).await;
+    scene.request("a", 0).await;
+    scene.search_without_waiting().await;
+    scene.wait_until(|scene| scene.ran() == ["a"]).await;
+    scene.local.0.state.lock().running[&key(WakeKind::Run, "a")].lease.cancel();
+    scene.settle().await;
+    assert_eq!(scene.results(), [TurnResult::Cancelled]);
+}
+
+#[tokio::test]
+async fn a_turn_that_is_asked_to_end_has_not_lost_its_claim() {
+    let scene = Scene::new(WakeKind::Run, |turn, _| {
+        Box::pin(async move {
+            turn.cancelled().await;
+            assert!(turn.lost().now_or_never().is_none());
+            Err(TurnError::Cancelled)
+        })
+    })
+    .await;
     scene.request("a", 0).await;
     scene.search_without_waiting().await;
     scene.wait_until(|scene| scene.ran() == ["a"]).await;
