@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use support::LlmReply;
 
 use super::{Tasks, calls, create, ended, list, outline, steps};
+use crate::tamper::sqlite;
 use crate::world::{eventually, text};
 
 impl Tasks {
@@ -116,6 +117,35 @@ async fn a_task_ends_with_the_key_that_started_it() -> Result<()> {
     let task = ended(tasks.api(), text(&task["id"])).await?;
     assert_eq!((text(&task["status"]), text(&task["code"])), ("failed", "revoked"), "{task}");
     tasks.llm.is_idle().await;
+    Ok(())
+}
+
+/// While a row of the workspace cannot be verified, the policy has no bot.
+#[tokio::test]
+async fn a_task_whose_bot_is_not_in_the_policy_is_tried_again() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.world.github.hold();
+    tasks.llm.prepare([calls(&[("github_list_issues", list())]), LlmReply::says(&["Done."])]);
+    let id = tasks.begin(&json!({ "instruction": "List." })).await?;
+    tasks.world.reached(1).await?;
+    let folder = tasks.world.server.data_dir();
+    let bell = "update settings set generation = generation + 1";
+    let edit = async |change: &str| sqlite(&folder, &["begin immediate", change, bell, "commit"]).await;
+    edit("update bots set name = name || '-edited'").await?;
+    let failures = format!("select failures from wakes where key = 'task/{id}'");
+    eventually("a turn of the task has failed", async || {
+        let rows = sqlite(&folder, &[&failures]).await?;
+        Ok((rows[0][0].as_i64().unwrap_or_default() > 0).then_some(()))
+    })
+    .await?;
+    edit("update bots set name = replace(name, '-edited', '')").await?;
+    tasks.world.github.release();
+    let restored = async || {
+        let (status, task) = tasks.api().get(&format!("/api/tasks/{id}")).await?;
+        Ok((status == 200 && !task["ended_at"].is_null()).then_some(task))
+    };
+    let task = eventually("the task has ended", restored).await?;
+    assert_eq!((text(&task["status"]), text(&task["result"])), ("completed", "Done."), "{task}");
     Ok(())
 }
 

@@ -96,7 +96,7 @@ enum Stop {
 pub(crate) enum Interrupted {
     Failed(String),
     Store(StoreError),
-    /// The task was deleted.
+    /// The task was deleted, or the policy does not have its bot.
     Gone,
 }
 
@@ -198,6 +198,17 @@ impl Runner {
         task.closed(ended).await
     }
 
+    /// Ends the turn of a task that was deleted. Fails if the task is still there: the policy may lack its bot for a
+    /// while, because a workspace cannot be verified or a change has not been read.
+    async fn gone(&self, turn: &Turn, id: TaskId) -> Result<TurnOutcome, TurnError> {
+        match self.app.store.task(turn.workspace(), id).await? {
+            Some(row) if row.ended_at.is_none() => {
+                Err(TurnError::Failed("the bot of the task is not in the policy".to_owned()))
+            }
+            _ => Ok(TurnOutcome::Done),
+        }
+    }
+
     /// Writes the end of a task.
     async fn end(&self, turn: &Turn, row: &TaskRow, ending: Ending) -> Result<AfterTurn, Interrupted> {
         let (app, now) = (&self.app, self.app.clock.now());
@@ -275,7 +286,7 @@ impl Handler for Runner {
         let outcome = match ended.await {
             Ok(Some(after)) => Ok(TurnOutcome::Ended(after)),
             Ok(None) => Err(TurnError::Cancelled),
-            Err(Interrupted::Gone) => Ok(TurnOutcome::Done),
+            Err(Interrupted::Gone) => self.gone(turn, id).await,
             Err(Interrupted::Store(error)) => Err(TurnError::Store(error)),
             Err(Interrupted::Failed(message)) => Err(TurnError::Failed(message)),
         };
