@@ -25,7 +25,12 @@ pub(crate) struct Tasks {
 
 impl Tasks {
     pub(crate) async fn start() -> Result<Tasks> {
-        let world = World::on(Server::prepare(&["github"])?).await?;
+        Tasks::on(Server::prepare(&["github"])?).await
+    }
+
+    /// Starts a prepared server, which has the plugin `github`.
+    pub(crate) async fn on(server: Server) -> Result<Tasks> {
+        let world = World::on(server).await?;
         let llm = FakeLlm::start().await?;
         give_model(&world.api, &world.bot, "models", &llm).await?;
         let github = world.grant_all("github").await?;

@@ -6,9 +6,12 @@ use anyhow::{Context, Result, ensure};
 use futures::StreamExt as _;
 use reqwest::Method;
 use serde_json::{Value, json};
-use support::{Canned, LlmReply};
+use support::{Canned, LlmReply, Server};
 
 use super::{Tasks, calls, create, ended, list, outline};
+use crate::call::plugins::edit;
+use crate::http::made;
+use crate::tamper::sqlite;
 use crate::world::text;
 
 #[tokio::test]
@@ -108,6 +111,32 @@ async fn a_write_that_is_revoked_while_it_runs_is_uncertain() -> Result<()> {
     let codes: Vec<&str> = steps.iter().map(|step| text(&step["code"])).collect();
     assert_eq!(codes, ["", "uncertain", "", "denied", ""], "the second call was refused before it began: {steps:?}");
     tasks.world.github.release();
+    Ok(())
+}
+
+/// The configuration of a resource can declare a tool as `read`, but the calls of its plugin can do anything.
+#[tokio::test]
+async fn a_configured_tool_whose_plugin_makes_calls_is_a_write() -> Result<()> {
+    let server = Server::prepare(&["github", "test-caller"])?;
+    let (flow, configured) = ("  auth_flow: manual\n", "  auth_flow: manual\n  tool_discovery: configured\n");
+    edit(&server.plugins_dir().join("test-caller"), |text| text.replace(flow, configured))?;
+    let tasks = Tasks::on(server).await?;
+    let tool = json!({ "name": "look", "description": "Looks.", "operation": "caller.look", "effect": "read",
+        "input_schema": { "type": "object", "properties": {} } });
+    let resource = json!({ "resource_type": "test-caller", "name": "shop", "config": { "tools": [tool] } });
+    let resource = made(tasks.api(), "/api/resources", &resource).await?;
+    let role = tasks.api().role("looks", &["caller.*"]).await?;
+    tasks.api().bind(&tasks.world.bot, &resource, &role, &json!({})).await?;
+    let listed = tasks.api().get(&format!("/api/bots/{}/tools", tasks.world.bot)).await?.1;
+    let listed = listed["items"].as_array().context("no tools")?;
+    let look = listed.iter().find(|tool| tool["name"] == "shop__look").context("the tool is missing")?;
+    assert_eq!(look["effect"], "read");
+    tasks.llm.prepare([calls(&[("shop__look", json!({}))]), LlmReply::says(&["Done."])]);
+    let task = tasks.run("Look.").await?;
+    let effect =
+        format!("select tool, effect from task_steps where task_id = '{}' and sequence = 2", text(&task["id"]));
+    let rows = sqlite(&tasks.world.server.data_dir(), &[&effect]).await?;
+    assert_eq!(rows, json!([["shop__look", "write"]]));
     Ok(())
 }
 

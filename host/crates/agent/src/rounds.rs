@@ -132,9 +132,9 @@ impl TaskTurn<'_> {
             Err(OperationError::NotFound(_)) => return Err(Interrupted::Gone),
             Err(error) => return Err(failed(&error)),
         };
-        let snapshot = app.policy.load();
+        let callers = page.callers;
         let offered = page.tools.into_iter().map(|tool| {
-            let makes_calls = snapshot.tool(&tool.name).is_some_and(|(plugin, _)| plugin.makes_calls());
+            let makes_calls = callers.contains(&tool.name);
             let name = tool.name.to_string();
             let parameters = tool.input_schema.value();
             let effect = tool.effect;
