@@ -150,6 +150,41 @@ async fn a_task_whose_bot_is_not_in_the_policy_is_tried_again() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_task_that_was_set_back_with_sql_does_not_run_again() -> Result<()> {
+    let mut tasks = Tasks::start().await?;
+    tasks.llm.prepare([calls(&[("github_create_issue", create("One"))]), LlmReply::says(&["Created."])]);
+    let completed = tasks.run("Create an issue.").await?;
+    tasks.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I begin")]).silent()]);
+    let cancelled = tasks.begin(&json!({ "instruction": "Talk." })).await?;
+    tasks.llm.is_answering().await;
+    tasks.api().delete(&format!("/api/tasks/{cancelled}")).await?;
+    let cancelled = ended(tasks.api(), &cancelled).await?;
+    tasks.llm.prepare([LlmReply::says(&["Again."]), LlmReply::says(&["Again."])]);
+    tasks.world.server.stop().await?;
+    let folder = tasks.world.server.data_dir();
+    for task in [&completed, &cancelled] {
+        let id = text(&task["id"]);
+        let reset = format!(
+            "update tasks set status = 'running', ended_at = null, cancelled_at = null, code = null where id = '{id}'"
+        );
+        let steps = format!("delete from task_steps where task_id = '{id}'");
+        let wake = format!(
+            "insert into wakes (key, workspace_id, due_at, version) select 'task/{id}', workspace_id, 0, 1 \
+             from tasks where id = '{id}'"
+        );
+        sqlite(&folder, &[&reset, &steps, &wake]).await?;
+    }
+    tasks.world.server.launch().await?;
+    tasks.world.api = tasks.world.server.api()?;
+    for before in [&completed, &cancelled] {
+        let after = ended(tasks.api(), text(&before["id"])).await?;
+        assert_eq!((&after["status"], &after["result"]), (&before["status"], &before["result"]));
+    }
+    assert_eq!((tasks.llm.requests().len(), tasks.created()), (3, 1), "nothing was asked or called again");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_task_that_was_made_with_sql_starts_nothing() -> Result<()> {
     let mut tasks = Tasks::start().await?;
     tasks.llm.prepare([LlmReply::says(&["Done."]), LlmReply::says(&["Stolen."])]);

@@ -166,6 +166,10 @@ impl Runner {
                 return Ok(Some(Ending::Failed(TaskCode::Internal, message.to_owned())));
             }
         };
+        if let Some(ending) = recorded_ending(row, &content) {
+            tracing::error!(task.id = %row.id, "the row of a task that has ended was set back by another program");
+            return Ok(Some(ending));
+        }
         if turn.claim().failures >= FAILED_TURNS_MAX {
             let message = "the server could not continue the task; search its log for the id of the task";
             return Ok(Some(Ending::Failed(TaskCode::Internal, message.to_owned())));
@@ -244,6 +248,7 @@ impl Runner {
         // The record of a task that cannot be opened is kept as it is.
         let sealed = match journal::open_task(&app.vault, row) {
             Ok(mut content) => {
+                content.is_cancelled = status == TaskStatus::Cancelled;
                 (content.result, content.message) = (result, message);
                 journal::seal_task(&app.vault, row, &content)?
             }
@@ -252,6 +257,18 @@ impl Runner {
         let end = TaskEnd { task_id: row.id, status, code, ended_at: now, sealed };
         Ok(app.store.end_task(turn.claim(), &end, &event).await?)
     }
+}
+
+/// Returns how a task has ended by its sealed record. Such a task never runs again, whatever its row says.
+fn recorded_ending(row: &TaskRow, content: &TaskContent) -> Option<Ending> {
+    if content.is_cancelled {
+        return Some(Ending::Cancelled);
+    }
+    if let Some(result) = &content.result {
+        return Some(Ending::Completed(result.clone()));
+    }
+    let code = row.code.as_deref().and_then(TaskCode::from_word).unwrap_or(TaskCode::Internal);
+    content.message.clone().map(|message| Ending::Failed(code, message))
 }
 
 #[async_trait]
