@@ -10,7 +10,7 @@ mod sessions;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use support::{Api, FakeLlm, LlmReply, Server};
+use support::{Api, Bound, FakeLlm, LlmReply, Server};
 
 use crate::http::made;
 use crate::models;
@@ -20,6 +20,8 @@ use crate::world::{World, eventually, text};
 pub(crate) struct Tasks {
     pub(crate) world: World,
     pub(crate) llm: FakeLlm,
+    /// The binding of the plugin.
+    pub(crate) github: Bound,
 }
 
 impl Tasks {
@@ -27,13 +29,13 @@ impl Tasks {
         Tasks::on(Server::prepare(&["github"])?).await
     }
 
-    /// Starts a prepared server.
+    /// Starts a prepared server, which has the plugin `github`.
     pub(crate) async fn on(server: Server) -> Result<Tasks> {
         let world = World::on(server).await?;
         let llm = FakeLlm::start().await?;
         give_model(&world.api, &world.bot, "models", &llm).await?;
-        world.grant_all("github").await?;
-        Ok(Tasks { world, llm })
+        let github = world.grant_all("github").await?;
+        Ok(Tasks { world, llm, github })
     }
 
     pub(crate) fn api(&self) -> &Api {

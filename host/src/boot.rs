@@ -236,7 +236,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     });
     recorder::install();
     let stop = CancellationToken::new();
-    let engine = engine::create(&app, data.node);
+    let engine = engine::create(&app, data.node).await?;
     let tasks = tasks::register(&app, &engine);
     let router = router(Arc::clone(&app), Arc::clone(&tasks), &settings, address, &stop);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());

@@ -66,6 +66,8 @@ struct World {
     repositories: BTreeMap<String, Vec<Issue>>,
     canned: BTreeMap<String, Canned>,
     delay: Duration,
+    /// The method of the requests that get no answer.
+    hangs_up_on: Option<&'static str>,
 }
 
 #[derive(Default)]
@@ -126,6 +128,7 @@ impl FakeGithub {
             repositories: routes::first_repositories(),
             canned: BTreeMap::new(),
             delay: Duration::ZERO,
+            hangs_up_on: None,
         };
         let shared = Arc::new(Shared { world: Mutex::new(world), is_held: watch::Sender::new(false) });
         let router = Router::new().fallback(answer).with_state(Arc::clone(&shared));
@@ -167,6 +170,11 @@ impl FakeGithub {
     /// Sets the delay of each answer.
     pub fn set_delay(&self, delay: Duration) {
         self.shared.world().delay = delay;
+    }
+
+    /// Closes the connection of each request with this method, after the request was received.
+    pub fn hang_up_on(&self, method: &'static str) {
+        self.shared.world().hangs_up_on = Some(method);
     }
 
     /// Holds back every answer until [`FakeGithub::release`].
@@ -215,11 +223,15 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         headers: parts.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect(),
         body: body.to_vec(),
     };
-    let delay = {
+    let (delay, hangs_up) = {
         let mut world = shared.world();
         world.requests.push(recorded.clone());
-        world.delay
+        (world.delay, world.hangs_up_on == Some(recorded.method.as_str()))
     };
+    if hangs_up {
+        // A panic ends the task of the connection, which closes the connection.
+        std::panic::resume_unwind(Box::new("the upstream hangs up"));
+    }
     if !delay.is_zero() {
         tokio::time::sleep(delay).await;
     }

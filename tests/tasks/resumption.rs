@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use support::LlmReply;
 
 use super::{Tasks, calls, create, ended, list, outline, steps};
+use crate::tamper::sqlite;
 use crate::world::{eventually, text};
 
 impl Tasks {
@@ -131,6 +132,70 @@ async fn a_task_ends_with_the_key_that_started_it() -> Result<()> {
     let task = ended(tasks.api(), text(&task["id"])).await?;
     assert_eq!((text(&task["status"]), text(&task["code"])), ("failed", "revoked"), "{task}");
     tasks.llm.is_idle().await;
+    Ok(())
+}
+
+/// While a row of the workspace cannot be verified, the policy has no bot.
+#[tokio::test]
+async fn a_task_whose_bot_is_not_in_the_policy_is_tried_again() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.world.github.hold();
+    tasks.llm.prepare([calls(&[("github_list_issues", list())]), LlmReply::says(&["Done."])]);
+    let id = tasks.begin(&json!({ "instruction": "List." })).await?;
+    tasks.world.reached(1).await?;
+    let folder = tasks.world.server.data_dir();
+    let bell = "update settings set generation = generation + 1";
+    let edit = async |change: &str| sqlite(&folder, &["begin immediate", change, bell, "commit"]).await;
+    edit("update bots set name = name || '-edited'").await?;
+    let failures = format!("select failures from wakes where key = 'task/{id}'");
+    eventually("a turn of the task has failed", async || {
+        let rows = sqlite(&folder, &[&failures]).await?;
+        Ok((rows[0][0].as_i64().unwrap_or_default() > 0).then_some(()))
+    })
+    .await?;
+    edit("update bots set name = replace(name, '-edited', '')").await?;
+    tasks.world.github.release();
+    let restored = async || {
+        let (status, task) = tasks.api().get(&format!("/api/tasks/{id}")).await?;
+        Ok((status == 200 && !task["ended_at"].is_null()).then_some(task))
+    };
+    let task = eventually("the task has ended", restored).await?;
+    assert_eq!((text(&task["status"]), text(&task["result"])), ("completed", "Done."), "{task}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_task_that_was_set_back_with_sql_does_not_run_again() -> Result<()> {
+    let mut tasks = Tasks::start().await?;
+    tasks.llm.prepare([calls(&[("github_create_issue", create("One"))]), LlmReply::says(&["Created."])]);
+    let completed = tasks.run("Create an issue.").await?;
+    tasks.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I begin")]).silent()]);
+    let cancelled = tasks.begin(&json!({ "instruction": "Talk." })).await?;
+    tasks.llm.is_answering().await;
+    tasks.api().delete(&format!("/api/tasks/{cancelled}")).await?;
+    let cancelled = ended(tasks.api(), &cancelled).await?;
+    tasks.llm.prepare([LlmReply::says(&["Again."]), LlmReply::says(&["Again."])]);
+    tasks.world.server.stop().await?;
+    let folder = tasks.world.server.data_dir();
+    for task in [&completed, &cancelled] {
+        let id = text(&task["id"]);
+        let reset = format!(
+            "update tasks set status = 'running', ended_at = null, cancelled_at = null, code = null where id = '{id}'"
+        );
+        let steps = format!("delete from task_steps where task_id = '{id}'");
+        let wake = format!(
+            "insert into wakes (key, workspace_id, due_at, version) select 'task/{id}', workspace_id, 0, 1 \
+             from tasks where id = '{id}'"
+        );
+        sqlite(&folder, &[&reset, &steps, &wake]).await?;
+    }
+    tasks.world.server.launch().await?;
+    tasks.world.api = tasks.world.server.api()?;
+    for before in [&completed, &cancelled] {
+        let after = ended(tasks.api(), text(&before["id"])).await?;
+        assert_eq!((&after["status"], &after["result"]), (&before["status"], &before["result"]));
+    }
+    assert_eq!((tasks.llm.requests().len(), tasks.created()), (3, 1), "nothing was asked or called again");
     Ok(())
 }
 

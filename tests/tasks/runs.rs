@@ -6,9 +6,12 @@ use anyhow::{Context, Result, ensure};
 use futures::StreamExt as _;
 use reqwest::Method;
 use serde_json::{Value, json};
-use support::LlmReply;
+use support::{Canned, LlmReply, Server};
 
 use super::{Tasks, calls, create, ended, list, outline};
+use crate::call::plugins::edit;
+use crate::http::made;
+use crate::tamper::sqlite;
 use crate::world::{eventually, text};
 
 #[tokio::test]
@@ -68,6 +71,72 @@ async fn a_tool_that_the_model_makes_up_is_refused_and_recorded() -> Result<()> 
         (&json!("github_delete_everything"), &json!("permission_denied"))
     );
     assert!(tasks.world.github.requests().is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_write_without_an_answer_is_uncertain() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let failed = async || -> Result<String> {
+        tasks.llm.prepare([calls(&[("github_create_issue", create("One"))]), LlmReply::says(&["It failed."])]);
+        let task = tasks.run("Create an issue.").await?;
+        let steps = tasks.steps(&task).await?;
+        ensure!(outline(&steps)[1] == "call github_create_issue error", "{steps:?}");
+        Ok(text(&steps[1]["code"]).to_owned())
+    };
+    // An upstream that answers with an error has not created the issue.
+    let invalid = Canned::json(422, &json!({ "message": "Validation Failed" }));
+    tasks.world.github.answer("/repos/acme/site/issues", invalid);
+    assert_eq!(failed().await?, "plugin");
+    tasks.world.github.hang_up_on("POST");
+    assert_eq!(failed().await?, "uncertain");
+    let last = tasks.llm.requests().len() - 1;
+    let messages = tasks.messages(last)?;
+    let read = text(&messages.last().context("no message")?["content"]);
+    assert!(read.contains("may or may not have taken effect"), "{read}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_write_that_is_revoked_while_it_runs_is_uncertain() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.world.github.hold();
+    let again = calls(&[("github_create_issue", create("Two"))]);
+    tasks.llm.prepare([calls(&[("github_create_issue", create("One"))]), again, LlmReply::says(&["I may not."])]);
+    let id = tasks.begin(&json!({ "instruction": "Create." })).await?;
+    tasks.world.reached(1).await?;
+    tasks.world.rebind(&tasks.github, &json!({ "enabled": false })).await?;
+    let task = ended(tasks.api(), &id).await?;
+    let steps = tasks.steps(&task).await?;
+    let codes: Vec<&str> = steps.iter().map(|step| text(&step["code"])).collect();
+    assert_eq!(codes, ["", "uncertain", "", "denied", ""], "the second call was refused before it began: {steps:?}");
+    tasks.world.github.release();
+    Ok(())
+}
+
+/// The configuration of a resource can declare a tool as `read`, but the calls of its plugin can do anything.
+#[tokio::test]
+async fn a_configured_tool_whose_plugin_makes_calls_is_a_write() -> Result<()> {
+    let server = Server::prepare(&["github", "test-caller"])?;
+    let (flow, configured) = ("  auth_flow: manual\n", "  auth_flow: manual\n  tool_discovery: configured\n");
+    edit(&server.plugins_dir().join("test-caller"), |text| text.replace(flow, configured))?;
+    let tasks = Tasks::on(server).await?;
+    let tool = json!({ "name": "look", "description": "Looks.", "operation": "caller.look", "effect": "read",
+        "input_schema": { "type": "object", "properties": {} } });
+    let resource = json!({ "resource_type": "test-caller", "name": "shop", "config": { "tools": [tool] } });
+    let resource = made(tasks.api(), "/api/resources", &resource).await?;
+    let role = tasks.api().role("looks", &["caller.*"]).await?;
+    tasks.api().bind(&tasks.world.bot, &resource, &role, &json!({})).await?;
+    let listed = tasks.api().get(&format!("/api/bots/{}/tools", tasks.world.bot)).await?.1;
+    let listed = listed["items"].as_array().context("no tools")?;
+    let look = listed.iter().find(|tool| tool["name"] == "shop__look").context("the tool is missing")?;
+    assert_eq!(look["effect"], "read");
+    tasks.llm.prepare([calls(&[("shop__look", json!({}))]), LlmReply::says(&["Done."])]);
+    let task = tasks.run("Look.").await?;
+    let effect =
+        format!("select tool, effect from task_steps where task_id = '{}' and sequence = 2", text(&task["id"]));
+    let rows = sqlite(&tasks.world.server.data_dir(), &[&effect]).await?;
+    assert_eq!(rows, json!([["shop__look", "write"]]));
     Ok(())
 }
 

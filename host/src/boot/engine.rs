@@ -6,7 +6,7 @@ use std::time::Duration;
 use monstrum_core::app::App;
 use monstrum_core::meters;
 use monstrum_engine::{Local, LocalOptions, Observer, TurnResult};
-use monstrum_store::DueCount;
+use monstrum_store::{DueCount, StoreError};
 use monstrum_types::WakeKind;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -27,10 +27,13 @@ impl Observer for Meters {
     }
 }
 
-/// Creates the engine of a server. Handlers are registered before it starts.
-pub(super) fn create(app: &App, node: String) -> Local {
+/// Creates the engine of a server. Handlers are registered before it starts. The claims of an earlier process are dropped
+/// here, before the server accepts requests, because a request can claim the wake of its task.
+pub(super) async fn create(app: &App, node: String) -> Result<Local, StoreError> {
     let (store, clock) = (app.store.clone(), Arc::clone(&app.clock));
-    Local::new(LocalOptions { store, node, clock, observer: Arc::new(Meters) })
+    let engine = Local::new(LocalOptions { store, node, clock, observer: Arc::new(Meters) });
+    engine.drop_claims().await?;
+    Ok(engine)
 }
 
 /// Starts the engine, if it has a handler. Without handlers, no object has turns, so nothing reads the wakes. Turns begin

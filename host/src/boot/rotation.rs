@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::boot::{AUDIT_KEYS, Data};
 use crate::config::MasterKeyPlace;
-use monstrum_agent::journal;
+use monstrum_agent::journal::{self, StepRun};
 use monstrum_core::approvals;
 use monstrum_core::credentials::{self, GivenFor};
 use monstrum_core::events;
@@ -306,13 +306,10 @@ fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
             session.parse().ok()?,
             key.parse().ok()?,
         )),
-        (SealedColumn::TaskSteps, [task, sequence], [workspace, kind, request]) => Some(journal::place_of_step(
-            workspace.parse().ok()?,
-            task.parse().ok()?,
-            sequence.parse().ok()?,
-            kind,
-            request,
-        )),
+        (SealedColumn::TaskSteps, [task, sequence], [workspace, kind, request, tool, effect]) => {
+            let (workspace, task, sequence) = (workspace.parse().ok()?, task.parse().ok()?, sequence.parse().ok()?);
+            Some(journal::place_of_step(workspace, task, sequence, StepRun { kind, request, tool, effect }))
+        }
         (SealedColumn::InstanceKeys, [name, version], []) if name == ROW_KEY => {
             Some(RowKey::place(version.parse().ok()?))
         }

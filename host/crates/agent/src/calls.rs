@@ -42,10 +42,10 @@ impl TaskLease for LeaseOfTask {
 }
 
 impl TaskStep for Step {
-    fn ended(&self, outcome: &CallOutcome, has_started: bool) -> Vec<StoreRow> {
+    fn ended(&self, outcome: &CallOutcome, has_started: bool, is_unanswered: bool) -> Vec<StoreRow> {
         // A plugin that makes calls sends nothing itself, but its calls may have.
         let may_have_acted = has_started || self.planned.content.makes_calls;
-        let is_cut = is_uncertain(self.planned.effect(), outcome.code)
+        let is_cut = is_uncertain(self.planned.effect(), outcome.code, is_unanswered)
             || (self.planned.effect() == Effect::Write && !self.lease.is_alive());
         let is_uncertain = may_have_acted && is_cut && outcome.status != Status::Success;
         let outcome = match is_uncertain {

@@ -46,6 +46,9 @@ pub struct TaskContent {
     /// What happened, if the task failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Whether the task has ended because a caller cancelled it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_cancelled: bool,
 }
 
 /// The content of a round.
@@ -100,7 +103,8 @@ impl TaskContent {
     #[must_use]
     pub fn new(instruction: String, params: Option<Value>, limits: Limits, chat: Chat, key: CallerKey) -> TaskContent {
         let key_hash = hex::encode(key.hash);
-        TaskContent { instruction, params, limits, chat, key_hash, result: None, message: None }
+        let (result, message, is_cancelled) = (None, None, false);
+        TaskContent { instruction, params, limits, chat, key_hash, result, message, is_cancelled }
     }
 
     /// Returns the key that started the task.
@@ -181,7 +185,22 @@ fn opened<T: DeserializeOwned>(vault: &Vault, sealed: &str, place: AssociatedDat
 
 fn place_of_row(row: &TaskStepRow) -> AssociatedData {
     let request = row.request_id.as_ref().map(RequestId::to_string).unwrap_or_default();
-    place_of_step(row.workspace_id, row.task_id, row.sequence, row.kind.as_str(), &request)
+    let run = StepRun {
+        kind: row.kind.as_str(),
+        request: &request,
+        tool: row.tool.as_deref().unwrap_or_default(),
+        effect: row.effect.as_deref().unwrap_or_default(),
+    };
+    place_of_step(row.workspace_id, row.task_id, row.sequence, run)
+}
+
+/// What a step runs. A value is empty for a step that has none.
+#[derive(Clone, Copy, Debug)]
+pub struct StepRun<'a> {
+    pub kind: &'a str,
+    pub request: &'a str,
+    pub tool: &'a str,
+    pub effect: &'a str,
 }
 
 /// Returns the associated data of the sealed record of a task.
@@ -201,15 +220,17 @@ pub fn place_of_task(
         .with("key", &key)
 }
 
-/// Returns the associated data of the sealed record of a step. `request` is empty for a step without a call.
+/// Returns the associated data of the sealed record of a step.
 #[must_use]
-pub fn place_of_step(workspace: WorkspaceId, task: TaskId, sequence: i64, kind: &str, request: &str) -> AssociatedData {
+pub fn place_of_step(workspace: WorkspaceId, task: TaskId, sequence: i64, run: StepRun<'_>) -> AssociatedData {
     AssociatedData::new("task step")
         .with("workspace", &workspace)
         .with("task", &task)
         .with("sequence", &sequence)
-        .with("kind", kind)
-        .with("request", request)
+        .with("kind", run.kind)
+        .with("request", run.request)
+        .with("tool", run.tool)
+        .with("effect", run.effect)
 }
 
 #[cfg(test)]
@@ -288,11 +309,14 @@ mod tests {
         };
         row.sealed = seal_step(&vault, &row, &content).unwrap();
         assert_eq!(open_step(&vault, &row).unwrap(), StepContent::Call(Box::new(content)));
-        let edits: [fn(&mut TaskStepRow); 4] = [
+        let edits: [fn(&mut TaskStepRow); 7] = [
             |row| row.task_id = TaskId::new(),
             |row| row.sequence = 3,
             |row| row.request_id = Some(RequestId::new()),
             |row| row.kind = TaskStepKind::Round,
+            |row| row.tool = Some("drop".to_owned()),
+            |row| row.tool = None,
+            |row| row.effect = Some("write".to_owned()),
         ];
         for edit in edits {
             let mut edited = row.clone();

@@ -2,6 +2,7 @@
 //!
 //! A side effect that may have happened is never repeated, unless the tool says that a repetition is harmless.
 
+use monstrum_core::call_types::task_step::is_cut;
 use monstrum_manifest::Effect;
 use monstrum_types::Code;
 
@@ -41,22 +42,11 @@ pub fn resumed(recorded: Recorded, stored: Effect, declared: Option<Effect>) -> 
     }
 }
 
-/// Returns whether a call that has started and ended with this code may have taken effect nevertheless.
+/// Returns whether a call that has started and ended with this code may have taken effect nevertheless. `is_unanswered`
+/// says whether something that the call has sent had no answer. An error that the upstream answered is certain.
 #[must_use]
-pub fn is_uncertain(effect: Effect, code: Option<Code>) -> bool {
-    let is_cut = matches!(
-        code,
-        Some(
-            Code::Timeout
-                | Code::Trap
-                | Code::Cancelled
-                | Code::Interrupted
-                | Code::Uncertain
-                | Code::Fuel
-                | Code::Memory
-        )
-    );
-    is_cut && effect == Effect::Write
+pub fn is_uncertain(effect: Effect, code: Option<Code>, is_unanswered: bool) -> bool {
+    effect == Effect::Write && (is_unanswered || code.is_some_and(is_cut))
 }
 
 #[cfg(test)]
@@ -83,11 +73,16 @@ mod tests {
 
     #[test]
     fn a_write_that_was_cut_off_is_uncertain() {
-        assert!(is_uncertain(Effect::Write, Some(Code::Timeout)));
-        assert!(is_uncertain(Effect::Write, Some(Code::Cancelled)));
-        assert!(!is_uncertain(Effect::Read, Some(Code::Timeout)));
-        assert!(!is_uncertain(Effect::Idempotent, Some(Code::Interrupted)));
-        assert!(!is_uncertain(Effect::Write, Some(Code::InvalidParams)));
-        assert!(!is_uncertain(Effect::Write, None));
+        for cut in [Code::Timeout, Code::Cancelled, Code::Uncertain, Code::BadResult, Code::ResultTooLarge] {
+            assert!(is_uncertain(Effect::Write, Some(cut), false), "{cut:?}");
+            for harmless in [Effect::Read, Effect::Idempotent] {
+                assert!(!is_uncertain(harmless, Some(cut), true), "{cut:?}");
+            }
+        }
+        for answered in [Some(Code::InvalidParams), Some(Code::Upstream), Some(Code::Plugin), Some(Code::Denied), None]
+        {
+            assert!(!is_uncertain(Effect::Write, answered, false), "{answered:?}");
+            assert!(is_uncertain(Effect::Write, answered, true), "{answered:?}");
+        }
     }
 }

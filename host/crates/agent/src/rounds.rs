@@ -137,9 +137,9 @@ impl TaskTurn<'_> {
             Err(OperationError::NotFound(_)) => return Err(Interrupted::Gone),
             Err(error) => return Err(failed(&error)),
         };
-        let snapshot = app.policy.load();
+        let callers = page.callers;
         let offered = page.tools.into_iter().map(|tool| {
-            let makes_calls = snapshot.tool(&tool.name).is_some_and(|(plugin, _)| plugin.makes_calls());
+            let makes_calls = callers.contains(&tool.name);
             let name = tool.name.to_string();
             let parameters = tool.input_schema.value();
             let effect = tool.effect;
@@ -272,7 +272,7 @@ impl TaskTurn<'_> {
                 }
                 asked => asked,
             };
-            let tool = offered.get(&call.name);
+            let (effect, makes_calls) = planned_as(offered.get(&call.name));
             let (params, outcome) = match asked {
                 Asked::Run(params) => (params, None),
                 Asked::Refused(message) => {
@@ -282,12 +282,10 @@ impl TaskTurn<'_> {
             planned += usize::from(outcome.is_none());
             let mut row = row(sequence, TaskStepKind::Call, outcome.is_none().then(RequestId::new));
             row.tool = Some(tool_name(&call.name));
-            // A tool that the bot does not have is refused, and does nothing.
-            row.effect = Some(tool.map_or(Effect::Read, Offered::effect).as_str().to_owned());
+            row.effect = Some(effect.as_str().to_owned());
             if let Some(outcome) = &outcome {
                 (row.status, row.ended_at) = (Some(outcome.status.as_str().to_owned()), Some(now));
             }
-            let makes_calls = tool.is_some_and(|tool| tool.makes_calls);
             let content = CallContent { call_id: call.id, params, makes_calls, outcome };
             row.sealed = journal::seal_step(&app.vault, &row, &content)?;
             steps.push((row, StepContent::Call(Box::new(content))));
@@ -311,6 +309,12 @@ impl TaskTurn<'_> {
 
 fn size(tool: &RoundTool) -> usize {
     tool.name.len() + tool.description.len() + tool.parameters.to_string().len()
+}
+
+/// Returns the effect of a planned call, and whether its plugin makes calls. The pipeline may run a tool that was not
+/// offered: one that the bot has just been given, or one beyond the maximum of a request. It counts as the gravest.
+fn planned_as(offered: Option<&Offered>) -> (Effect, bool) {
+    offered.map_or((Effect::Write, true), |tool| (tool.effect(), tool.makes_calls))
 }
 
 /// Returns the name of a tool that a model wrote, as it is stored. Names of tools that exist are not changed.
@@ -354,4 +358,21 @@ fn ending_of(candidate: &Candidate, failure: Option<RoundFailure>, outcome: &Cal
 
 fn failed(error: &OperationError) -> Interrupted {
     Interrupted::Failed(with_causes(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_that_was_not_offered_counts_as_a_write() {
+        let offered = |effect, makes_calls| {
+            let parameters = json!({});
+            let tool = RoundTool { name: "echo".to_owned(), description: String::new(), parameters };
+            Offered { tool, effect, makes_calls }
+        };
+        assert_eq!(planned_as(Some(&offered(Effect::Read, false))), (Effect::Read, false));
+        assert_eq!(planned_as(Some(&offered(Effect::Read, true))), (Effect::Write, true));
+        assert_eq!(planned_as(None), (Effect::Write, true));
+    }
 }

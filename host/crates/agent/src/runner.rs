@@ -89,7 +89,7 @@ enum Stop {
 pub(crate) enum Interrupted {
     Failed(String),
     Store(StoreError),
-    /// The task was deleted.
+    /// The task was deleted, or the policy does not have its bot.
     Gone,
 }
 
@@ -162,6 +162,10 @@ impl Runner {
                 return Ok(Some(Ending::Failed(TaskCode::Internal, message.to_owned())));
             }
         };
+        if let Some(ending) = recorded_ending(row, &content) {
+            tracing::error!(task.id = %row.id, "the row of a task that has ended was set back by another program");
+            return Ok(Some(ending));
+        }
         if turn.claim().failures >= FAILED_TURNS_MAX {
             let message = "the server could not continue the task; search its log for the id of the task";
             return Ok(Some(Ending::Failed(TaskCode::Internal, message.to_owned())));
@@ -193,6 +197,17 @@ impl Runner {
             never = task.watch() => match never {},
         };
         task.closed(ended).await
+    }
+
+    /// Ends the turn of a task that was deleted. Fails if the task is still there: the policy may lack its bot for a
+    /// while, because a workspace cannot be verified or a change has not been read.
+    async fn gone(&self, turn: &Turn, id: TaskId) -> Result<TurnOutcome, TurnError> {
+        match self.app.store.task(turn.workspace(), id).await? {
+            Some(row) if row.ended_at.is_none() => {
+                Err(TurnError::Failed("the bot of the task is not in the policy".to_owned()))
+            }
+            _ => Ok(TurnOutcome::Done),
+        }
     }
 
     /// Writes the end of a task.
@@ -230,6 +245,7 @@ impl Runner {
         // The record of a task that cannot be opened is kept as it is.
         let sealed = match journal::open_task(&app.vault, row) {
             Ok(mut content) => {
+                content.is_cancelled = status == TaskStatus::Cancelled;
                 (content.result, content.message) = (result, message);
                 journal::seal_task(&app.vault, row, &content)?
             }
@@ -238,6 +254,18 @@ impl Runner {
         let end = TaskEnd { task_id: row.id, status, code, ended_at: now, sealed };
         Ok(app.store.end_task(turn.claim(), &end, &event).await?)
     }
+}
+
+/// Returns how a task has ended by its sealed record. Such a task never runs again, whatever its row says.
+fn recorded_ending(row: &TaskRow, content: &TaskContent) -> Option<Ending> {
+    if content.is_cancelled {
+        return Some(Ending::Cancelled);
+    }
+    if let Some(result) = &content.result {
+        return Some(Ending::Completed(result.clone()));
+    }
+    let code = row.code.as_deref().and_then(TaskCode::from_word).unwrap_or(TaskCode::Internal);
+    content.message.clone().map(|message| Ending::Failed(code, message))
 }
 
 #[async_trait]
@@ -272,7 +300,7 @@ impl Handler for Runner {
         let outcome = match ended.await {
             Ok(Some(after)) => Ok(TurnOutcome::Ended(after)),
             Ok(None) => Err(TurnError::Cancelled),
-            Err(Interrupted::Gone) => Ok(TurnOutcome::Done),
+            Err(Interrupted::Gone) => self.gone(turn, id).await,
             Err(Interrupted::Store(error)) => Err(TurnError::Store(error)),
             Err(Interrupted::Failed(message)) => Err(TurnError::Failed(message)),
         };
@@ -466,8 +494,12 @@ impl TaskTurn<'_> {
             tokio::select! {
                 () = self.turn.cancelled() => {
                     self.stop.get_or_init(|| Stop::Turn);
-                    // Running calls may end by themselves, so that fewer of them are uncertain.
-                    tokio::time::sleep(CALLS_END_MAX).await;
+                    // Running calls may end by themselves, so that fewer of them are uncertain. Without the lease, they
+                    // end at once, because another host may go on with the task.
+                    tokio::select! {
+                        () = tokio::time::sleep(CALLS_END_MAX) => {}
+                        () = self.turn.lost() => {}
+                    }
                     self.stop_calls.cancel();
                     std::future::pending::<()>().await;
                 }

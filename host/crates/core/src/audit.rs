@@ -24,7 +24,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Instant;
 
 use monstrum_store::{AuditKind, AuditRow, Charge, Store, StoreError, StoreRow};
-use monstrum_types::{CallOutcome, Clock, Code, Digest, PluginName, RequestId, ResourceId, UtcMillis, WorkspaceId};
+use monstrum_types::{
+    CallOutcome, Clock, Code, Digest, PluginName, RequestId, ResourceId, Status, UtcMillis, WorkspaceId,
+};
 use monstrum_vault::AuditKeys;
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, mpsc, oneshot};
@@ -49,7 +51,7 @@ use self::writer::{Writer, on_a_thread};
 use crate::beside;
 use crate::call_types::call_secrets::CallSecrets;
 use crate::call_types::incoming::IncomingCall;
-use crate::call_types::task_step::TaskOfCall;
+use crate::call_types::task_step::{TaskOfCall, is_cut};
 use crate::checks::is_large;
 
 /// The maximum number of queued rows. When the queue is full, callers wait until it has room.
@@ -179,6 +181,8 @@ impl Auditor {
             secrets,
             started: OnceCell::new(),
             has_asked_to_start: AtomicBool::new(false),
+            may_change: AtomicBool::new(true),
+            unanswered: Arc::default(),
             opened: Instant::now(),
             closed: AtomicBool::new(false),
             queue: self.queue.clone(),
@@ -234,6 +238,10 @@ pub struct Entry {
     secrets: Arc<CallSecrets>,
     started: OnceCell<()>,
     has_asked_to_start: AtomicBool,
+    /// Whether the call can change something outside of the host.
+    may_change: AtomicBool,
+    /// Whether something that the call has sent had no answer. The calls below the call write it too.
+    unanswered: Arc<AtomicBool>,
     opened: Instant,
     closed: AtomicBool,
     queue: mpsc::Sender<Pending>,
@@ -269,18 +277,52 @@ impl Entry {
         self.started.initialized()
     }
 
+    /// Records whether the tool of the call can change something outside of the host. A call counts as one that can until
+    /// this function is called.
+    pub fn may_change(&self, may_change: bool) {
+        self.may_change.store(may_change, Ordering::Release);
+    }
+
+    /// Records that something that the call has sent had no answer, so that nobody knows what it did.
+    pub fn left_unanswered(&self) {
+        self.unanswered.store(true, Ordering::Release);
+    }
+
+    /// Returns whether something that the call, or a call below it, has sent had no answer.
+    pub fn is_unanswered(&self) -> bool {
+        self.unanswered.load(Ordering::Acquire)
+    }
+
+    /// Returns what calls below this call set if nobody knows what they did.
+    pub fn unanswered(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.unanswered)
+    }
+
+    /// Returns whether the call has ended with `outcome` after a change that it may or may not have made.
+    pub fn may_have_changed(&self, outcome: &CallOutcome) -> bool {
+        self.has_started()
+            && self.may_change.load(Ordering::Acquire)
+            && outcome.status != Status::Success
+            && (self.is_unanswered() || outcome.code.is_some_and(is_cut))
+    }
+
     /// Commits the row `started`, once. A call must not send data from this host before this function returns. It fails
     /// for a call of a task that another host may have taken over.
     pub async fn started(&self) -> Result<(), AuditUnavailable> {
         self.has_asked_to_start.store(true, Ordering::Release);
-        if self.task.as_ref().is_some_and(|task| !task.lease.is_in_force()) {
-            return Err(AuditUnavailable);
-        }
+        self.must_have_lease()?;
         let commit = async || {
             let row = self.redacted_row(self.row(AuditKind::Started)).await;
             self.enqueue(row, Vec::new()).await?.await.unwrap_or(Err(AuditUnavailable))
         };
-        self.started.get_or_try_init(commit).await.copied()
+        self.started.get_or_try_init(commit).await?;
+        // The lease may have ended while the row was written.
+        self.must_have_lease()
+    }
+
+    fn must_have_lease(&self) -> Result<(), AuditUnavailable> {
+        let has_lease = self.task.as_ref().is_none_or(|task| task.lease.is_in_force());
+        if has_lease { Ok(()) } else { Err(AuditUnavailable) }
     }
 
     /// Queues the row `finished` and closes the entry.

@@ -26,10 +26,12 @@ mod revocation;
 pub mod session;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use monstrum_manifest::Effect;
 use monstrum_store::StoreRow;
 use monstrum_types::{BotId, CallOutcome, Clock, Code, Effort, Overrun, RequestId, ToolFailure, WorkspaceId};
 use tokio::time::Instant;
@@ -167,9 +169,17 @@ impl Calls {
         children.close();
         children.wait().await;
         let mut timer = StageTimer::start();
+        let code = outcome.code;
         let outcome = secrets.redacted_outcome(unless_held_back(outcome, entry.is_held_back())).await;
+        if outcome.code != code {
+            // The answer is withheld, or a request was held back.
+            entry.left_unanswered();
+        }
         timer.end(Stage::Redact);
-        let row = entry.close(&outcome, rows_of_step(&call, &outcome, entry.has_started())).await?;
+        if let Some(lineage) = call.lineage().filter(|_| entry.may_have_changed(&outcome)) {
+            lineage.unanswered.store(true, Ordering::Release);
+        }
+        let row = entry.close(&outcome, rows_of_step(&call, &outcome, &entry)).await?;
         Ok(UncommittedAnswer { request_id: call.request_id(), outcome, row })
     }
 
@@ -251,7 +261,10 @@ impl Calls {
                 Executed::Ended(outcome) => Some(outcome),
                 Executed::JudgeAgain => None,
             },
-            refusal = revocation::revoked(&judges, call, target.resolved(), judged_by) => Some(*refusal),
+            refusal = revocation::revoked(&judges, call, target.resolved(), judged_by) => {
+                entry.left_unanswered();
+                Some(*refusal)
+            }
         }
     }
 
@@ -368,6 +381,7 @@ impl Calls {
         })?;
         let operation = &resolved.tool().manifest.operation;
         recording.resolved(&resolved.plugin, Some(&resolved.binding.resource), operation);
+        recording.entry.may_change(resolved.plugin.makes_calls() || resolved.tool().manifest.effect != Effect::Read);
         recording.of_user(call, &session.snapshot, &resolved.binding.resource);
         timer.end(Stage::Resolve);
         let params = checked_params(resolved.tool(), call, effort)?;
@@ -426,10 +440,10 @@ impl RunsCalls for Calls {
 
 /// Returns the rows with which the task of a call records the end of its step. They contain the result, so they are made
 /// from the redacted outcome.
-fn rows_of_step(call: &IncomingCall, outcome: &CallOutcome, has_started: bool) -> Vec<StoreRow> {
+fn rows_of_step(call: &IncomingCall, outcome: &CallOutcome, entry: &Entry) -> Vec<StoreRow> {
     let Some(step) = call.task().and_then(|task| task.step.as_ref()) else { return Vec::new() };
     let is_large = outcome.data.as_ref().is_some_and(|data| data.as_str().len() > SEALED_IN_PLACE_BYTES_MAX);
-    beside::in_place(is_large, || step.ended(outcome, has_started))
+    beside::in_place(is_large, || step.ended(outcome, entry.has_started(), entry.is_unanswered()))
 }
 
 /// The result of judging a call that no rule denies.

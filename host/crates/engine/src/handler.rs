@@ -122,6 +122,11 @@ impl Turn {
         self.lease.cancelled().await;
     }
 
+    /// Waits until the claim was lost or could not be renewed, so that another host may run the turn.
+    pub async fn lost(&self) {
+        self.lease.lost.cancelled().await;
+    }
+
     /// Waits until this process signals another wake of the key. Requests of other hosts are not noticed. A signal that
     /// came since the turn began, or since the previous call, returns at once.
     pub async fn signalled(&self) {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use monstrum_store::{DueCount, NewClaim, NewWake, Store, WakeClaim};
+use monstrum_store::{DueCount, NewClaim, NewWake, Store, StoreError, WakeClaim};
 use monstrum_types::{Clock, UtcMillis, WakeClaimId, WakeKey, WakeKind, WorkspaceId, words};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -166,19 +166,27 @@ impl Local {
         !self.0.handlers.lock().is_empty()
     }
 
-    /// Runs the engine until `stop` is cancelled. First drops the claims that an earlier process left. At the end, asks
-    /// all turns to end, waits up to [`crate::limits::CANCEL_GRACE`], and releases the claims, so that others can go on at once.
+    /// Drops the claims that an earlier process left. Without this, turns that a crash interrupted would wait for the end
+    /// of their claims. Call it before the first use of [`Engine::reserve`], whose claims it would drop too.
+    ///
+    /// # Errors
+    ///
+    /// The database failed.
+    pub async fn drop_claims(&self) -> Result<(), StoreError> {
+        self.0.store.drop_claims(&self.0.node).await.map(drop)
+    }
+
+    /// Runs the engine until `stop` is cancelled. At the end, asks all turns to end, waits up to
+    /// [`crate::limits::CANCEL_GRACE`], and releases the claims, so that others can go on at once.
     pub async fn run(&self, stop: CancellationToken) {
         let inner = &self.0;
-        if stop.run_until_cancelled(inner.drop_claims()).await.is_some() {
-            if !inner.store.is_shared() {
-                inner.state.lock().drives_until = Some(DrivesUntil::Stop);
-            }
-            let work = async {
-                tokio::join!(inner.drive(), inner.renew_claims(), inner.watch_leases(), inner.hold_lead());
-            };
-            stop.run_until_cancelled(work).await;
+        if !inner.store.is_shared() {
+            inner.state.lock().drives_until = Some(DrivesUntil::Stop);
         }
+        let work = async {
+            tokio::join!(inner.drive(), inner.renew_claims(), inner.watch_leases(), inner.hold_lead());
+        };
+        stop.run_until_cancelled(work).await;
         self.shut_down().await;
     }
 

@@ -206,9 +206,10 @@ const TASK_STEPS: Statements = Statements {
     table: "task_steps",
     column: "sealed",
     key: &["task_id", "sequence"],
-    bound: &["workspace_id", "kind", "request_id"],
+    bound: &["workspace_id", "kind", "request_id", "tool", "effect"],
     page: "select task_id, cast(sequence as text) as sequence, workspace_id, kind, \
-           coalesce(request_id, '') as request_id, sealed from task_steps \
+           coalesce(request_id, '') as request_id, coalesce(tool, '') as tool, coalesce(effect, '') as effect, \
+           sealed from task_steps \
            where (task_id, cast(sequence as text)) > ($1, $2) order by task_id, cast(sequence as text) limit $3",
     replace: "update task_steps set sealed = $1 where sealed = $2 and task_id = $3 and cast(sequence as text) = $4",
     has_key_version: false,

@@ -63,7 +63,7 @@ impl Offer for BotOffer {
 
     async fn list(&self, after: Option<String>, count: usize) -> Result<OfferedPage, OperationError> {
         let range = Range { after, count };
-        let ToolPage { tools, has_more } =
+        let ToolPage { tools, has_more, .. } =
             tools::page(&self.app, &self.caller, self.bot, self.language.clone(), range).await?;
         Ok(OfferedPage { tools: tools.into_iter().map(offered).collect(), has_more })
     }

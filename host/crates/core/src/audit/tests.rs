@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::call_types::call_secrets::tests::HeldSearches;
+use crate::call_types::task_step::TaskLease;
 
 /// Returns an entry and the queue from which a writer would read its rows.
 fn entry() -> (Entry, mpsc::Receiver<Pending>) {
@@ -50,6 +51,47 @@ async fn requests_are_held_back_until_the_row_is_written() {
     // The plugin retries after the audit accepts rows again.
     start(&entry, &mut rows, Ok(())).await;
     assert!(!entry.is_held_back());
+}
+
+/// The lease of a task, which the test ends.
+struct TestLease(AtomicBool);
+
+impl TaskLease for TestLease {
+    fn is_in_force(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+#[tokio::test]
+async fn a_call_of_a_task_sends_nothing_after_its_lease_has_ended() {
+    let lease = Arc::new(TestLease(AtomicBool::new(true)));
+    let (mut entry, mut rows) = entry();
+    entry.task = Some(TaskOfCall { step: None, lease: Arc::clone(&lease) as _ });
+    let committed = async {
+        let (_, committed) = row_of(rows.recv().await);
+        // The lease ends while the row is written.
+        lease.0.store(false, Ordering::Release);
+        committed.send(Ok(())).unwrap();
+    };
+    let (started, ()) = tokio::join!(entry.started(), committed);
+    assert_eq!((started, entry.has_started()), (Err(AuditUnavailable), true));
+    assert_eq!(entry.started().await, Err(AuditUnavailable));
+    assert!(rows.try_recv().is_err(), "no other row is written");
+}
+
+#[tokio::test]
+async fn a_started_call_that_was_cut_may_have_changed_something() {
+    let (entry, mut rows) = entry();
+    let failed = |code| CallOutcome::error(code, "x");
+    assert!(!entry.may_have_changed(&failed(Code::Timeout)), "nothing has left the host");
+    start(&entry, &mut rows, Ok(())).await;
+    assert!(entry.may_have_changed(&failed(Code::Timeout)));
+    assert!(!entry.may_have_changed(&failed(Code::Plugin)), "the upstream has answered");
+    entry.unanswered().store(true, Ordering::Release);
+    assert!(entry.may_have_changed(&failed(Code::Plugin)));
+    assert!(!entry.may_have_changed(&CallOutcome::success((&json!({})).into())));
+    entry.may_change(false);
+    assert!(!entry.may_have_changed(&failed(Code::Plugin)));
 }
 
 const SECRET: &str = "s3cr3t-t0ken/x";

@@ -4,6 +4,7 @@
 //! the start of the child call applies. The additional checks of child calls are in `check.rs`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -102,6 +103,13 @@ impl ChildCalls {
         ChildCalls { pipeline, parent, bot: self.bot, lineage, awaited }
     }
 
+    /// Sets `unanswered` when a call of these ends and nobody knows whether it had an effect.
+    #[must_use]
+    pub fn with_unanswered(mut self, unanswered: Arc<AtomicBool>) -> ChildCalls {
+        self.lineage.unanswered = unanswered;
+        self
+    }
+
     /// Returns the redactors of the root call and of all its descendants.
     pub fn secrets(&self) -> &SharedRedactors {
         &self.lineage.secrets
@@ -154,7 +162,9 @@ impl ChildCalls {
     ) -> BoxFuture<'_, Result<CallOutcome, ToolFailure>> {
         let call = self.next(tool, params).with_attachments(attachments);
         async move {
-            let outcome = Arc::clone(&self.pipeline.runs).run_child(call, &self.pipeline.children).await?;
+            let ran = Arc::clone(&self.pipeline.runs).run_child(call, &self.pipeline.children).await;
+            // A call whose end could not be recorded may have had an effect.
+            let outcome = ran.inspect_err(|_| self.lineage.unanswered.store(true, Ordering::Release))?;
             if let Some(approval) = &outcome.approval {
                 *self.awaited.lock() = Some((**approval).clone());
             }

@@ -160,6 +160,7 @@ impl Executor {
             Ok(child_calls) => child_calls,
             Err(refusal) => return Ok(*refusal),
         };
+        let child_calls = child_calls.map(|calls| calls.with_unanswered(execution.entry.unanswered()));
         if let Some(child_calls) = &child_calls {
             secrets.share(child_calls.secrets());
         }
@@ -216,6 +217,10 @@ impl Executor {
         secrets.redact_with(functions.redactor());
         write_log(&permit, &end, secrets).await;
         meters::fuel(end.fuel_used.saturating_add(functions.search_fuel_used()));
+        if end.outcome.is_err() {
+            // The component was stopped at any point of its work.
+            execution.entry.left_unanswered();
+        }
         let outcome = execution.checked(target.tool(), outcome(end, &functions), until).await;
         timer.end(Stage::Execute);
         Ok(outcome)

@@ -1,7 +1,7 @@
 //! The position of a call in the tree of calls below one root call.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use monstrum_guardian::PatternSet;
 use monstrum_runtime::DelegateConstraints;
@@ -29,6 +29,8 @@ pub struct Lineage {
     pub links: Vec<Link>,
     pub made_by: MadeBy,
     pub ancestors: Vec<CallDigest>,
+    /// What the call sets if it ends and nobody knows whether it had an effect.
+    pub unanswered: Arc<AtomicBool>,
     /// The number of calls that have been made below the root call.
     made: Arc<AtomicU32>,
 }
@@ -84,7 +86,8 @@ impl Lineage {
             ),
             None => Default::default(),
         };
-        Lineage { parent, depth: depth + 1, until, held, secrets, links, made_by, ancestors, made }
+        let unanswered = Arc::default();
+        Lineage { parent, depth: depth + 1, until, held, secrets, links, made_by, ancestors, unanswered, made }
     }
 
     /// Counts one more call below the root call, and returns the previous number.

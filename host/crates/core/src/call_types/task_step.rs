@@ -3,13 +3,31 @@
 use std::sync::Arc;
 
 use monstrum_store::StoreRow;
-use monstrum_types::CallOutcome;
+use monstrum_types::{CallOutcome, Code};
 
 /// The step of a task that a call carries out.
 pub trait TaskStep: Send + Sync {
     /// Returns the rows that record the end of the step. They are written in the transaction of the audit row of the call.
     /// `has_started` says whether the row `started` of the call is on disk, so that the call may have had effects.
-    fn ended(&self, outcome: &CallOutcome, has_started: bool) -> Vec<StoreRow>;
+    /// `is_unanswered` says whether something that the call has sent had no answer.
+    fn ended(&self, outcome: &CallOutcome, has_started: bool, is_unanswered: bool) -> Vec<StoreRow>;
+}
+
+/// Returns whether a call that ends with this code was cut off: its tool may have done its work, but the result is lost.
+#[must_use]
+pub fn is_cut(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Timeout
+            | Code::Trap
+            | Code::Fuel
+            | Code::Memory
+            | Code::Cancelled
+            | Code::Interrupted
+            | Code::Uncertain
+            | Code::BadResult
+            | Code::ResultTooLarge
+    )
 }
 
 /// The right of this host to carry out a task. Another host takes the task over when the right has ended.

@@ -1,5 +1,6 @@
 //! The tools of a bot: list, call and check.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ pub struct Range {
 /// The tools of a [`Range`].
 pub struct ToolPage {
     pub tools: Vec<Tool>,
+    /// The names of the tools whose plugins make calls of their own.
+    pub callers: BTreeSet<ToolName>,
     /// Whether the bot may see tools after these.
     pub has_more: bool,
 }
@@ -79,9 +82,15 @@ pub async fn visible(
         let Visible { calls, has_more } = resolve::page(&session, range.after.as_deref(), range.count, effort)?;
         let items = calls.chunk_by(|a, b| a.tool().manifest.name == b.tool().manifest.name);
         let tools: Result<Vec<Tool>, Overrun> = items.map(|same| tool(same, &language, effort)).collect();
-        Ok(ToolPage { tools: tools?, has_more })
+        Ok(ToolPage { tools: tools?, callers: callers(&calls), has_more })
     });
     listed.await.map_err(unchecked)
+}
+
+/// Returns the names of the tools that run in a plugin that makes calls of its own.
+fn callers(calls: &[ResolvedCall]) -> BTreeSet<ToolName> {
+    let calls = calls.iter().filter(|resolved| resolved.plugin.makes_calls());
+    calls.map(|resolved| resolved.tool().manifest.name.clone()).collect()
 }
 
 /// Calls a tool.

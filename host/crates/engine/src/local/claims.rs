@@ -17,18 +17,6 @@ pub(super) const ANSWER_MAX: Duration = Duration::from_secs(4);
 pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// Drops the claims of an earlier process. Without this, turns that a crash interrupted would wait for the end of
-    /// their claims.
-    pub(super) async fn drop_claims(&self) {
-        loop {
-            match self.store.drop_claims(&self.node).await {
-                Ok(_) => return,
-                Err(error) => tracing::warn!(%error, "cannot drop the claims of the last run; retrying"),
-            }
-            tokio::time::sleep(RETRY_PAUSE).await;
-        }
-    }
-
     /// Renews the claims of this process in regular intervals.
     pub(super) async fn renew_claims(&self) {
         loop {

@@ -65,7 +65,11 @@ async fn call(
         until: bounds.until,
         fuel: bounds.fuel,
     };
-    match mcp.call(&access, &call).await {
+    let called = mcp.call(&access, &call).await;
+    if called.as_ref().is_err_and(is_unanswered) {
+        execution.entry.left_unanswered();
+    }
+    match called {
         Ok(called) => result(called),
         // Only an admin can add scopes, so the user need not authorize again yet.
         Err(error @ ClientError::InsufficientScope(_)) => failure(&error, is_repeatable),
@@ -149,6 +153,16 @@ fn text_of(content: &[Value]) -> String {
     }
 }
 
+/// Returns whether a request may have reached the server, and has no usable answer.
+fn is_unanswered(error: &ClientError) -> bool {
+    is_cut_off(error) || matches!(error, ClientError::Invalid(_) | ClientError::TooMuch(_))
+}
+
+/// Returns whether a request may have reached the server, and has no answer.
+fn is_cut_off(error: &ClientError) -> bool {
+    matches!(error, ClientError::Failed(failure) if failure.sent && failure.code != FailureCode::Unauthenticated)
+}
+
 /// Returns the outcome of a call that has no usable result.
 fn failure(error: &ClientError, is_repeatable: bool) -> CallOutcome {
     let code = match error {
@@ -163,7 +177,7 @@ fn failure(error: &ClientError, is_repeatable: bool) -> CallOutcome {
         _ => Code::Upstream,
     };
     let message = error.to_string();
-    let is_uncertain = !is_repeatable && matches!(error, ClientError::Failed(failure) if failure.sent);
+    let is_uncertain = !is_repeatable && is_cut_off(error);
     let message = if is_uncertain { format!("{message}; {UNCERTAIN}") } else { message };
     CallOutcome::error(code, message)
 }
@@ -229,5 +243,17 @@ mod tests {
         assert_eq!(message(&sent(FailureCode::Protocol), false), "it failed; the call may have been carried out");
         assert_eq!(message(&sent(FailureCode::Protocol), true), "it failed");
         assert_eq!(message(&unsent(FailureCode::Connect), false), "it failed");
+        for (error, expected) in [
+            (sent(FailureCode::Protocol), true),
+            (sent(FailureCode::Timeout), true),
+            (ClientError::Invalid("no".to_owned()), true),
+            (ClientError::TooMuch("no".to_owned()), true),
+            (unsent(FailureCode::Timeout), false),
+            (sent(FailureCode::Unauthenticated), false),
+            (ClientError::Status(500), false),
+            (ClientError::Rpc { code: -32602, message: "no".to_owned() }, false),
+        ] {
+            assert_eq!(is_unanswered(&error), expected, "{error}");
+        }
     }
 }

@@ -19,6 +19,7 @@ use monstrum_types::{CallOutcome, Code, InputError, JsonText, Status, with_cause
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use crate::audit::Entry;
 use crate::call::built_in::sandbox::output::Kept;
 use crate::call::permitted::Execution;
 use crate::call_types::call_secrets::CallSecrets;
@@ -63,8 +64,8 @@ pub async fn run(
     permit: &Permit,
 ) -> CallOutcome {
     let ran = async {
-        let Execution { call, target, secrets, .. } = *execution;
-        let machine = Machine { call, plugin: &target.plugin, permit };
+        let Execution { call, target, secrets, entry, .. } = *execution;
+        let machine = Machine { call, plugin: &target.plugin, permit, entry };
         match permit.tool() {
             SHELL => machine.exec(sandboxes, outputs, secrets).await,
             LIST_FILES => machine.list(sandboxes).await,
@@ -85,6 +86,7 @@ struct Machine<'a> {
     call: &'a IncomingCall,
     plugin: &'a Plugin,
     permit: &'a Permit,
+    entry: &'a Entry,
 }
 
 impl Machine<'_> {
@@ -118,7 +120,7 @@ impl Machine<'_> {
         let request = ExecRequest::new(command).with_timeout(timeout(self.permit));
         let feed = self.call.attachments().feed.clone();
         let recording = outputs.begin(open.row(), begun());
-        let output = open.exec(request, feed).await.map_err(|error| self.failed(error))?;
+        let output = open.exec(request, feed).await.map_err(|error| self.cut(error))?;
         if let Some(recording) = recording {
             recording.end(&output);
         }
@@ -215,7 +217,7 @@ impl Machine<'_> {
             return Err(invalid("", "the content is missing".to_owned()));
         };
         let open = self.open(sandboxes).await?;
-        open.write(self.param("path"), content).await.map_err(|error| self.failed(error))?;
+        open.write(self.param("path"), content).await.map_err(|error| self.cut(error))?;
         Ok(CallOutcome::success(JsonText::from(&Value::Null)))
     }
 
@@ -255,6 +257,15 @@ impl Machine<'_> {
 
     fn param(&self, name: &str) -> &str {
         self.permit.params().get(name).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Converts an error of a sandbox that may have begun with its work.
+    fn cut(&self, error: AccessError) -> Box<CallOutcome> {
+        let outcome = self.failed(error);
+        if outcome.code == Some(Code::Unavailable) {
+            self.entry.left_unanswered();
+        }
+        outcome
     }
 
     /// Converts an error of the sandbox into an outcome for the caller. Details for the operator go to the log.

@@ -51,6 +51,23 @@ impl Reach {
     }
 }
 
+/// Records at its drop that a request of a call had no answer, unless it was emptied before.
+struct Unanswered<'a>(Option<&'a Entry>);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        // Before the row `started` is on disk, nothing was sent.
+        if let Some(entry) = self.0.filter(|entry| entry.has_started()) {
+            entry.left_unanswered();
+        }
+    }
+}
+
+/// Returns whether a failed request did nothing at the upstream: it was not sent, or the upstream refused its credential.
+fn is_answered(failure: &Failure) -> bool {
+    !failure.sent || failure.code == FailureCode::Unauthenticated
+}
+
 /// The outbound requests of one call.
 pub(super) struct Requests {
     egress: Egress,
@@ -79,6 +96,8 @@ impl Requests {
     /// Sends one request. The row `started` of the call is on disk before the first byte leaves.
     pub(super) async fn send(&self, request: HttpRequest) -> Result<HttpResponse, Failure> {
         let began = Instant::now();
+        // A request that is dropped while it runs has no answer either.
+        let mut unanswered = Unanswered(Some(&self.entry));
         let before_sending = || record_start(&self.entry).boxed();
         let (scope, credential) = (self.reach.scope(), self.reach.credential());
         let sent = self
@@ -86,6 +105,10 @@ impl Requests {
             .send(scope, credential, &self.redactor, request, self.until, &before_sending)
             .instrument(tracing::debug_span!("egress"))
             .await;
+        if sent.as_ref().map_or_else(is_answered, |_| true) {
+            unanswered.0 = None;
+        }
+        drop(unanswered);
         let outcome = sent.as_ref().map(|response| response.status).map_err(|failure| failure.code);
         meters::egress(meters::outcome_of_request(outcome), began.elapsed());
         if let Err(failure) = &sent {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use futures::FutureExt as _;
 use monstrum_store::StoreError;
 
 use super::scene::{Scene, done, key, until_cancelled};
@@ -19,7 +20,7 @@ async fn a_restart_goes_on_with_the_turns_of_the_process_that_ended() {
     let next = Scene::beside(&scene, "a", WakeKind::Run, |_, _| done()).await;
     next.search().await;
     assert_eq!(next.ran(), Vec::<String>::new());
-    next.local.0.drop_claims().await;
+    next.local.drop_claims().await.unwrap();
     next.search().await;
     assert_eq!((next.ran(), next.wakes().await.len()), (vec!["a".to_owned()], 0));
 }
@@ -51,6 +52,7 @@ async fn a_host_that_cannot_renew_cancels_its_turns() {
         let seen = Arc::clone(&seen);
         Box::pin(async move {
             turn.cancelled().await;
+            turn.lost().await;
             seen.store(turn.lease().is_alive(), Ordering::SeqCst);
             Err(TurnError::Cancelled)
         })
@@ -111,6 +113,24 @@ async fn a_turn_that_ignores_its_cancellation_is_dropped() {
 }
 
 #[tokio::test]
+async fn a_turn_that_is_asked_to_end_has_not_lost_its_claim() {
+    let scene = Scene::new(WakeKind::Run, |turn, _| {
+        Box::pin(async move {
+            turn.cancelled().await;
+            assert!(turn.lost().now_or_never().is_none());
+            Err(TurnError::Cancelled)
+        })
+    })
+    .await;
+    scene.request("a", 0).await;
+    scene.search_without_waiting().await;
+    scene.wait_until(|scene| scene.ran() == ["a"]).await;
+    scene.local.0.state.lock().running[&key(WakeKind::Run, "a")].lease.cancel();
+    scene.settle().await;
+    assert_eq!(scene.results(), [TurnResult::Cancelled]);
+}
+
+#[tokio::test]
 async fn a_wake_that_is_inserted_claimed_runs_on_its_host() {
     let scene = Scene::new(WakeKind::Task, |turn, context| {
         Box::pin(async move {
@@ -134,6 +154,26 @@ async fn a_wake_that_is_inserted_claimed_runs_on_its_host() {
     scene.local.start(&wake);
     scene.settle().await;
     assert_eq!(scene.ran().len(), 1);
+}
+
+#[tokio::test]
+async fn a_wake_that_is_claimed_before_the_engine_runs_keeps_its_claim() {
+    let scene = Scene::new(WakeKind::Task, |turn, _| Box::pin(until_cancelled(turn))).await;
+    scene.local.0.state.lock().drives_until = None;
+    scene.local.drop_claims().await.unwrap();
+    let wake = scene.local.reserve(key(WakeKind::Task, "t"), scene.workspace);
+    assert_eq!(scene.local.0.store.request_turns(std::slice::from_ref(&wake)).await.unwrap(), [true]);
+    scene.local.start(&wake);
+    scene.wait_until(|scene| scene.ran() == ["t"]).await;
+    let stop = CancellationToken::new();
+    let (engine, stopping) = (scene.local.clone(), stop.clone());
+    let running = tokio::spawn(async move { engine.run(stopping).await });
+    scene.wait_until(|scene| scene.local.0.state.lock().drives_until.is_some()).await;
+    let [row] = scene.wakes().await.try_into().unwrap();
+    assert_eq!(row.claimed_by.as_deref(), Some("a"));
+    stop.cancel();
+    running.await.unwrap();
+    assert_eq!(scene.results(), [TurnResult::Cancelled]);
 }
 
 #[tokio::test]
