@@ -169,10 +169,11 @@ impl Calls {
         children.close();
         children.wait().await;
         let mut timer = StageTimer::start();
+        let outcome = unless_held_back(outcome, entry.is_held_back());
         let code = outcome.code;
-        let outcome = secrets.redacted_outcome(unless_held_back(outcome, entry.is_held_back())).await;
+        let outcome = secrets.redacted_outcome(outcome).await;
         if outcome.code != code {
-            // The answer is withheld, or a request was held back.
+            // The answer is withheld, because it could not be searched for secrets.
             entry.left_unanswered();
         }
         timer.end(Stage::Redact);

@@ -105,7 +105,7 @@ impl Requests {
             .send(scope, credential, &self.redactor, request, self.until, &before_sending)
             .instrument(tracing::debug_span!("egress"))
             .await;
-        if sent.as_ref().map_or_else(is_answered, |_| true) {
+        if sent.as_ref().err().is_none_or(is_answered) {
             unanswered.0 = None;
         }
         drop(unanswered);
