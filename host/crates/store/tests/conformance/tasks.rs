@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use monstrum_store::{
-    BotRow, DeletedSessions, EndedStep, EventRow, InsertedTask, NewClaim, NewSession, NewWake, Page, SealedColumn,
-    SessionFilter, SessionRow, Store, StoreError, TaskEnd, TaskFilter, TaskProgress, TaskRow, TaskStatus, TaskStepKind,
-    TaskStepRow, TasksMax, WakeClaim,
+    BotRow, DeletedSessions, EndedStep, EventRow, InsertedTask, NewClaim, NewSession, NewWake, Page, SandboxRow,
+    SandboxStatus, SealedColumn, SessionFilter, SessionRow, Store, StoreError, TaskEnd, TaskFilter, TaskProgress,
+    TaskRow, TaskStatus, TaskStepKind, TaskStepRow, TasksMax, WakeClaim,
 };
 use monstrum_types::{
     Clock as _, EventId, KeyId, RequestId, SessionId, SystemClock, TaskId, UtcMillis, WakeClaimId, WakeKey, WakeKind,
