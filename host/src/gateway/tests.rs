@@ -174,9 +174,10 @@ async fn a_bot_key_reaches_its_own_tools_and_nothing_else() {
     let key = server.key("bot", Some(&own)).await;
     for (method, path) in routes() {
         let is_document = matches!(path.as_str(), "/api/openapi.json" | "/api/manifest.schema.json" | "/docs");
-        // These routes reach only the key itself, and the bot's own sandboxes and approvals, and the bot has none.
-        let is_of_its_own = matches!(path.as_str(), "/api/me" | "/api/sandboxes" | "/api/approvals")
-            || ["/api/chats/", "/api/apps/"].iter().any(|begin| path.starts_with(begin));
+        // These routes reach only the key itself and what belongs to its bot, which has nothing.
+        let is_of_its_own =
+            matches!(path.as_str(), "/api/me" | "/api/sandboxes" | "/api/approvals" | "/api/tasks" | "/api/sessions")
+                || ["/api/chats/", "/api/apps/"].iter().any(|begin| path.starts_with(begin));
         if is_document || is_of_its_own || is_open(&path) {
             continue;
         }

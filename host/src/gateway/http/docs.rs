@@ -387,6 +387,18 @@ mod tests {
         POST /api/resources/{id}/tools/approve
         POST /api/resources/{id}/tools/discover
         POST /api/resources/{id}/tools/reject
+        DELETE /api/sessions/{id}
+        DELETE /api/tasks/{id}
+        GET /api/bots/{id}/tasks
+        GET /api/sessions
+        GET /api/sessions/{id}
+        GET /api/sessions/{id}/messages
+        GET /api/tasks
+        GET /api/tasks/{id}
+        GET /api/tasks/{id}/events
+        GET /api/tasks/{id}/steps
+        POST /api/bots/{id}/tasks
+        POST /api/sessions/{id}/messages
     ";
 
     #[test]
