@@ -162,12 +162,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let refresher = Arc::new(refresher);
     let policy = Policy::open(store.clone(), Arc::clone(&refresher), Arc::clone(&plugins)).await?;
     let policy = Arc::new(policy);
-    let heads = Heads::open(&data.path.join(HEADS_FILE), &data.audit_keys)?;
-    let keys = data.newest_audit_keys();
-    let sealed_generations = policy.load().verification.generations_total();
-    let (auditor, audited) =
-        Auditor::start(data.store.clone(), keys, heads, data.node.clone(), sealed_generations, Arc::clone(&clock))
-            .await?;
+    let (auditor, audited) = auditor(&data, &policy, &clock).await?;
     let public_base_url = settings.url_for_browsers(address);
     let oauth = Oauth::new(
         store.clone(),
@@ -246,6 +241,15 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let (admin_key, grace) = (data.admin_key, settings.shutdown_grace);
     let _data = data.lock;
     Ok(Running { address, base_url, admin_key, app, tasks, grace, stop, served, audited, chores, engine, _data })
+}
+
+/// Starts the writer of the audit.
+async fn auditor(data: &Data, policy: &Policy, clock: &Arc<dyn Clock>) -> Result<(Auditor, JoinHandle<()>), BootError> {
+    let heads = Heads::open(&data.path.join(HEADS_FILE), &data.audit_keys)?;
+    let keys = data.newest_audit_keys();
+    let sealed_generations = policy.load().verification.generations_total();
+    let (store, node) = (data.store.clone(), data.node.clone());
+    Ok(Auditor::start(store, keys, heads, node, sealed_generations, Arc::clone(clock)).await?)
 }
 
 /// Opens the ledger, and settles the reservations that an earlier run of this host has left.
