@@ -210,7 +210,9 @@ async fn the_time_of_a_call_is_that_of_all_below_it() -> Result<()> {
     let slow = json!({"tool": "test_echo_fetch", "params": {"path": "/slow"}});
     let answer = world.call("test_caller_call", &slow).await?;
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    assert_eq!((&answer["code"], &answer["message"]), (&json!("timeout"), &json!("the call took longer than 3 s")));
+    // Both have the same deadline. If that of the child passes first, the plugin can still answer with its failure.
+    let is_late = answer["code"] == "timeout" && answer["message"] == "the call took longer than 3 s";
+    assert!(is_late || answer["data"].to_string().contains("timeout"), "{answer}");
     let rows = rows(&world).await?;
     // The child has ended before its parent, because the deadline of the child or the deadline of the parent has
     // passed.
