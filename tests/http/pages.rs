@@ -23,28 +23,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     let store = StoreOptions::sqlite(server.data_dir().join("monstrum.db"));
     let server = server.argument("--registry").argument(&registry).argument("--sandbox").argument("off");
     let world = World::on(server).await?;
-    let (_, workspaces) = world.api.get("/api/workspaces").await?;
-    let workspace = workspaces["items"][0].clone();
-    for number in 0..4 {
-        let name = format!("n{number}");
-        for path in ["/api/workspaces", "/api/roles", "/api/bots"] {
-            made(&world.api, path, &json!({ "name": name })).await?;
-        }
-        made(&world.api, "/api/keys", &json!({ "name": name, "kind": if number % 2 == 0 { "root" } else { "admin" } }))
-            .await?;
-        let key = SigningKey::generate()?.public().to_string();
-        made(&world.api, "/api/trust", &json!({ "public_key": key, "name_glob": name })).await?;
-        let resource = world.api.resource("test-echo", &name, &world.github.url()).await?;
-        let body = json!({ "resource_id": resource, "permissions": {} });
-        made(&world.api, &format!("/api/bots/{}/resources", world.bot), &body).await?;
-        world.call("nothing", &json!({})).await?;
-        plant(store.clone(), world.server.data_dir(), text(&workspace["id"]), &world.bot, "app", &name).await?;
-    }
-    for name in ["ada", "bob", "eve"] {
-        let budget = json!({ "subject": "user", "id": { "app_id": "app", "user_id": name }, "monthly_tokens": 1000 });
-        assert_eq!(world.api.put("/api/budgets", &budget).await?.0, 200);
-    }
-    plant_wakes(store, &world.server.data_dir(), text(&workspace["id"]), &["a", "b", "c", "d"], None).await?;
+    objects(&world, store).await?;
     providers(&world.api).await?;
     let of_users = credentials_of_users(&world.api).await?;
     world.grant_all("test-echo").await?;
@@ -70,14 +49,14 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     }
     let mut table = Vec::new();
     for path in &lists {
-        let (_, whole) = world.api.get(path).await?;
+        let whole = list(&world, path).await?;
         let items = whole["items"].as_array().context("the list has no items")?.clone();
         assert_eq!(whole["next_cursor"], Value::Null, "{path}");
         for limit in [1, 2, items.len()] {
             assert_eq!(walk(&world, path, limit).await?, items, "{path} by {limit}");
         }
         for query in ["?limit=1000", "?limit=1001", "?limit=99999999999999999999"] {
-            assert_eq!(world.api.get(&format!("{path}{query}")).await?, (200, whole.clone()), "{path}{query}");
+            assert_eq!(list(&world, &format!("{path}{query}")).await?, whole, "{path}{query}");
         }
         let mut row = Vec::new();
         for query in [
@@ -111,7 +90,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     /api/oauth/providers has 3; 422 422 422 422 422 422 422 422
     /api/plugins has 3; 422 422 422 422 422 422 200 422
     /api/registry has 3; 422 422 422 422 422 422 200 422
-    /api/resource-types has 6; 422 422 422 422 422 422 200 422
+    /api/resource-types has 7; 422 422 422 422 422 422 200 422
     /api/resources has 7; 422 422 422 422 422 422 422 422
     /api/resources/{id}/credentials has 3; 422 422 422 422 422 422 422 422
     /api/roles has 5; 422 422 422 422 422 422 422 422
@@ -196,12 +175,49 @@ fn index(names: &[&str]) -> Result<String> {
     Ok(Index::new(entries.collect::<Result<_>>()?)?.to_text())
 }
 
+/// Creates several objects of most kinds.
+async fn objects(world: &World, store: StoreOptions) -> Result<()> {
+    let (_, workspaces) = world.api.get("/api/workspaces").await?;
+    let workspace = workspaces["items"][0].clone();
+    for number in 0..4 {
+        let name = format!("n{number}");
+        for path in ["/api/workspaces", "/api/roles", "/api/bots"] {
+            made(&world.api, path, &json!({ "name": name })).await?;
+        }
+        made(&world.api, "/api/keys", &json!({ "name": name, "kind": if number % 2 == 0 { "root" } else { "admin" } }))
+            .await?;
+        let key = SigningKey::generate()?.public().to_string();
+        made(&world.api, "/api/trust", &json!({ "public_key": key, "name_glob": name })).await?;
+        let resource = world.api.resource("test-echo", &name, &world.github.url()).await?;
+        let body = json!({ "resource_id": resource, "permissions": {} });
+        made(&world.api, &format!("/api/bots/{}/resources", world.bot), &body).await?;
+        world.call("nothing", &json!({})).await?;
+        plant(store.clone(), world.server.data_dir(), text(&workspace["id"]), &world.bot, "app", &name).await?;
+    }
+    for name in ["ada", "bob", "eve"] {
+        let budget = json!({ "subject": "user", "id": { "app_id": "app", "user_id": name }, "monthly_tokens": 1000 });
+        assert_eq!(world.api.put("/api/budgets", &budget).await?.0, 200);
+    }
+    plant_wakes(store, &world.server.data_dir(), text(&workspace["id"]), &["a", "b", "c", "d"], None).await?;
+    Ok(())
+}
+
+/// Returns a list without the discoveries of MCP servers, which are repeated in the background.
+async fn list(world: &World, path: &str) -> Result<Value> {
+    let (status, mut list) = world.api.get(path).await?;
+    assert_eq!(status, 200, "{path}: {list}");
+    for item in list["items"].as_array_mut().into_iter().flatten() {
+        item.as_object_mut().context("an item is an object")?.remove("discovery");
+    }
+    Ok(list)
+}
+
 /// Returns all items, read in pages of `limit` items.
 async fn walk(world: &World, path: &str, limit: usize) -> Result<Vec<Value>> {
     let mut items = Vec::new();
     let mut cursor = String::new();
     loop {
-        let (_, page) = world.api.get(&format!("{path}?limit={limit}{cursor}")).await?;
+        let page = list(world, &format!("{path}?limit={limit}{cursor}")).await?;
         let found = page["items"].as_array().with_context(|| format!("{path}: {page}"))?;
         assert!(!found.is_empty() && found.len() <= limit, "{path} by {limit}: {page}");
         items.extend(found.iter().cloned());

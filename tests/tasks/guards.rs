@@ -28,7 +28,7 @@ async fn calls_of_an_answer_that_was_cut_do_not_run() -> Result<()> {
     let function = json!({ "name": "github_create_issue", "arguments": create("Cut").to_string() });
     let call = json!({ "index": 0, "id": "c", "type": "function", "function": function });
     let cut = json!({ "choices": [{ "index": 0, "delta": { "tool_calls": [call] }, "finish_reason": "length" }] });
-    tasks.llm.prepare((0..3).map(|_| LlmReply::stream(&[cut.clone()])));
+    tasks.llm.prepare((0..3).map(|_| LlmReply::stream(std::slice::from_ref(&cut))));
     let task = tasks.run("Create an issue.").await?;
     assert_eq!((text(&task["status"]), text(&task["code"])), ("failed", "model_output"), "{task}");
     let steps = tasks.steps(&task).await?;
