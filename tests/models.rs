@@ -109,7 +109,7 @@ pub(crate) fn request() -> RoundRequest {
     RoundRequest { messages: vec![Message::user(SAID)], tools: vec![tool], ..RoundRequest::default() }
 }
 
-/// Returns the exchange of a round with the model `small`, which nobody listens to.
+/// Returns the exchange of a round with the model `small`, without listeners.
 pub(crate) fn exchange() -> Arc<RoundExchange> {
     Arc::new(RoundExchange::new(request(), ("small", 1000), None))
 }

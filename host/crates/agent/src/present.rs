@@ -1,6 +1,7 @@
 //! What a model reads: the results of calls, in frames that mark them as data.
 //!
-//! A frame helps a model to tell data from instructions. It is no protection: what a bot may do is judged at each call.
+//! A frame helps a model to distinguish data from instructions. It does not protect against injected instructions; the
+//! permissions of the bot do, which are checked at each call.
 
 use monstrum_types::{Code, Status};
 use serde_json::{Map, Value, json};

@@ -189,7 +189,7 @@ impl TaskTurn<'_> {
         let app = &self.runner.app;
         let (request_id, started_at) = (RequestId::new(), app.clock.now());
         let (sender, mut pieces) = mpsc::channel(DELTAS_WAITING_MAX);
-        // Without a listener nobody hears a text, so another model may still be tried.
+        // A round without listeners has no channel for its text, so another model can be tried after it breaks.
         let deltas = self.live.has_listeners().then_some(sender);
         let model = (candidate.model.id.as_str(), candidate.model.output_tokens);
         let exchange = Arc::new(RoundExchange::new(request.clone(), model, deltas));

@@ -256,7 +256,8 @@ impl Runner {
     }
 }
 
-/// Returns how a task has ended by its sealed record. Such a task never runs again, whatever its row says.
+/// Returns the end of a task that its sealed record contains. A task with such an end does not run again, even if the
+/// columns of its row were changed.
 fn recorded_ending(row: &TaskRow, content: &TaskContent) -> Option<Ending> {
     if content.is_cancelled {
         return Some(Ending::Cancelled);

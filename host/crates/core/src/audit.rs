@@ -283,17 +283,17 @@ impl Entry {
         self.may_change.store(may_change, Ordering::Release);
     }
 
-    /// Records that something that the call has sent had no answer, so that nobody knows what it did.
+    /// Records that the call has sent a request or a command and received no answer, so that its effect is unknown.
     pub fn left_unanswered(&self) {
         self.unanswered.store(true, Ordering::Release);
     }
 
-    /// Returns whether something that the call, or a call below it, has sent had no answer.
+    /// Returns whether the call or a child call has sent a request or a command and received no answer.
     pub fn is_unanswered(&self) -> bool {
         self.unanswered.load(Ordering::Acquire)
     }
 
-    /// Returns what calls below this call set if nobody knows what they did.
+    /// Returns the flag that child calls set if their effect is unknown.
     pub fn unanswered(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.unanswered)
     }

@@ -134,8 +134,8 @@ impl Turn {
     }
 }
 
-/// Whether a claim still lives, as far as this host knows. Whatever leaves the host for a turn checks the lease before
-/// its first byte, so that a host that was paused sends nothing.
+/// Tells whether a claim is still in force, as far as this host knows. Each request and command of a turn checks the lease
+/// before its first byte leaves the host, so that a host that was paused sends nothing.
 #[derive(Clone)]
 pub struct Lease {
     clock: Arc<dyn Clock>,

@@ -6,42 +6,25 @@
 #[expect(unreachable_pub, dead_code, reason = "the file is public in the integration tests, which use all of it")]
 #[path = "../../../../tests/support/postgres.rs"]
 mod postgres;
+#[path = "../src/local/tests/row_key.rs"]
+mod row_key;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use monstrum_engine::{Engine as _, Handler, Local, LocalOptions, Observer, Turn, TurnError, TurnOutcome, TurnResult};
-use monstrum_store::{DueCount, InstanceKeyRow, NewWake, Page, SealsRows, Store, StoreOptions};
+use monstrum_store::{DueCount, InstanceKeyRow, NewWake, Page, Store, StoreOptions};
 use monstrum_types::{Clock as _, SystemClock, UtcMillis, WakeKey, WakeKind, WorkspaceId};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use self::postgres::Postgres;
+use self::row_key::TestRowKey;
 
 /// The time that a test waits for an event before it fails.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-struct TestRowKey;
-
-impl SealsRows for TestRowKey {
-    fn version(&self) -> u32 {
-        1
-    }
-
-    fn mac(&self, _: &str, _: &[u8]) -> [u8; 32] {
-        [0; 32]
-    }
-
-    fn seal(&self, plaintext: &[u8], _: &str, _: i64) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(hex::encode(plaintext))
-    }
-
-    fn unseal(&self, sealed: &str, _: &str, _: i64) -> Option<Vec<u8>> {
-        hex::decode(sealed).ok()
-    }
-}
 
 struct NoMeters;
 

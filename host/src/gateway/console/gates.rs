@@ -325,7 +325,7 @@ mod tests {
         (gates, errors.iter().map(|(place, key)| format!("{} {}", place.raw(), key.raw())).collect())
     }
 
-    /// Returns what a browser sends for a form that nobody has changed.
+    /// Returns the fields that a browser sends for an unchanged form.
     fn unchanged(gates: &Value) -> String {
         let mut body = url::form_urlencoded::Serializer::new(String::new());
         body.append_pair(FORM, "1");

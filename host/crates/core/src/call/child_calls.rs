@@ -103,7 +103,7 @@ impl ChildCalls {
         ChildCalls { pipeline, parent, bot: self.bot, lineage, awaited }
     }
 
-    /// Sets `unanswered` when a call of these ends and nobody knows whether it had an effect.
+    /// Makes these calls set `unanswered` if they end and their effect is unknown.
     #[must_use]
     pub fn with_unanswered(mut self, unanswered: Arc<AtomicBool>) -> ChildCalls {
         self.lineage.unanswered = unanswered;

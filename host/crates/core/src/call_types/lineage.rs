@@ -29,7 +29,7 @@ pub struct Lineage {
     pub links: Vec<Link>,
     pub made_by: MadeBy,
     pub ancestors: Vec<CallDigest>,
-    /// What the call sets if it ends and nobody knows whether it had an effect.
+    /// The flag that the call sets if it ends and its effect is unknown.
     pub unanswered: Arc<AtomicBool>,
     /// The number of calls that have been made below the root call.
     made: Arc<AtomicU32>,

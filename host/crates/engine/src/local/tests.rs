@@ -1,6 +1,7 @@
 //! Tests of the driver: a real database in a folder of the test, and a clock that only the test advances.
 
 mod restarts;
+mod row_key;
 mod scene;
 
 use std::panic::resume_unwind;

@@ -4,10 +4,11 @@ use std::sync::Weak;
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
-use monstrum_store::{InstanceKeyRow, Page, SealsRows, StoreOptions, WakeRow, WorkspaceRow};
+use monstrum_store::{InstanceKeyRow, Page, StoreOptions, WakeRow, WorkspaceRow};
 use monstrum_types::FixedClock;
 
 use super::super::driver::Searches;
+use super::row_key::TestRowKey;
 use super::*;
 use crate::handler::Turn;
 
@@ -60,27 +61,6 @@ impl Observer for Recorded {
     }
 
     fn due(&self, _: DueCount) {}
-}
-
-/// A row key for tests: nothing is authenticated.
-struct TestRowKey;
-
-impl SealsRows for TestRowKey {
-    fn version(&self) -> u32 {
-        1
-    }
-
-    fn mac(&self, _: &str, _: &[u8]) -> [u8; 32] {
-        [0; 32]
-    }
-
-    fn seal(&self, plaintext: &[u8], _: &str, _: i64) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(hex::encode(plaintext))
-    }
-
-    fn unseal(&self, sealed: &str, _: &str, _: i64) -> Option<Vec<u8>> {
-        hex::decode(sealed).ok()
-    }
 }
 
 pub(super) struct Scene {
