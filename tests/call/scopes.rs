@@ -192,6 +192,22 @@ async fn a_key_that_the_manifest_lacks_is_refused_when_a_binding_is_saved() -> R
     Ok(())
 }
 
+/// Without the plugin, the dimensions of the type are unknown. The rest of a binding can still be changed.
+#[tokio::test]
+async fn scopes_that_a_change_repeats_are_kept_without_the_plugin() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let scopes = json!({ "repos": ["acme/*"] });
+    let bound = world.grant("test-echo", &["*"], &scopes).await?;
+    std::fs::remove_dir_all(world.server.plugins_dir().join("test-echo"))?;
+    world.api.post("/api/plugins/test-echo/reload", &Value::Null).await?;
+    let path = format!("/api/bots/{}/resources/{}", world.bot, bound.binding);
+    let (status, binding) = world.api.patch(&path, &json!({ "scope_constraints": scopes, "enabled": false })).await?;
+    assert_eq!((status, &binding["scope_constraints"], &binding["enabled"]), (200, &scopes, &json!(false)));
+    let (status, problem) = world.api.patch(&path, &json!({ "scope_constraints": { "repos": ["*"] } })).await?;
+    assert_eq!((status, &problem["errors"][0]["path"]), (422, &json!("/scope_constraints/repos")), "{problem}");
+    Ok(())
+}
+
 /// The pattern permits these values, so the plugin itself must reject them.
 #[rstest]
 #[case::by_dots("acme/../../user")]

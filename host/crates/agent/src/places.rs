@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use monstrum_types::{BotId, WorkspaceId};
 use parking_lot::Mutex;
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The maximum number of tasks that run at once on a host. A task that waits for a model needs little, so the limit is far
 /// above the number of rounds that providers allow at once.
@@ -39,16 +39,16 @@ impl Places {
 
     /// Waits for a place. A task that waits for its bot takes none of the places of its workspace, and a task that waits
     /// for its workspace takes none of those of the host.
-    ///
-    /// # Errors
-    ///
-    /// None: no semaphore is ever closed.
-    pub(crate) async fn enter(&self, workspace: WorkspaceId, bot: BotId) -> Result<Place, AcquireError> {
-        let of_bot = self.of_bots.of(bot).acquire_owned().await?;
-        let of_workspace = self.of_workspaces.of(workspace).acquire_owned().await?;
-        let of_host = Arc::clone(&self.of_host).acquire_owned().await?;
-        Ok(Place { _permits: [of_bot, of_workspace, of_host] })
+    pub(crate) async fn enter(&self, workspace: WorkspaceId, bot: BotId) -> Place {
+        let of_bot = permit(self.of_bots.of(bot)).await;
+        let of_workspace = permit(self.of_workspaces.of(workspace)).await;
+        let of_host = permit(Arc::clone(&self.of_host)).await;
+        Place { _permits: [of_bot, of_workspace, of_host] }
     }
+}
+
+async fn permit(places: Arc<Semaphore>) -> OwnedSemaphorePermit {
+    places.acquire_owned().await.expect("the semaphore is never closed")
 }
 
 /// The places of each workspace or of each bot that has tasks.
@@ -82,7 +82,7 @@ mod tests {
 
     /// Enters if no wait is necessary.
     fn entered(places: &Places, workspace: WorkspaceId, bot: BotId) -> Option<Place> {
-        places.enter(workspace, bot).now_or_never().map(Result::unwrap)
+        places.enter(workspace, bot).now_or_never()
     }
 
     #[test]

@@ -75,10 +75,10 @@ fn checked(call: &ToolCall, finish: &FinishReason) -> Result<Map<String, Value>,
     }
 }
 
-/// Returns the number of rounds in a row with calls that could not run, after a round that asks for `asks`.
+/// Returns the number of malformed rounds in a row, after a further round.
 #[must_use]
-pub fn malformed_in_a_row(before: u32, asks: &Asks) -> u32 {
-    if asks.is_malformed { before.saturating_add(1) } else { 0 }
+pub fn malformed_in_a_row(before: u32, is_malformed: bool) -> u32 {
+    if is_malformed { before.saturating_add(1) } else { 0 }
 }
 
 #[cfg(test)]
@@ -144,7 +144,7 @@ mod tests {
         let mut count = 0;
         let mut counts = Vec::new();
         for asks in [&bad, &bad, &good, &bad, &bad, &bad] {
-            count = malformed_in_a_row(count, asks);
+            count = malformed_in_a_row(count, asks.is_malformed);
             counts.push(count);
         }
         assert_eq!(counts, [1, 2, 0, 1, 2, MALFORMED_ROUNDS_MAX]);

@@ -18,7 +18,7 @@ use monstrum_engine::{Handler, Turn, TurnError, TurnOutcome};
 use monstrum_llm::Message;
 use monstrum_manifest::Effect;
 use monstrum_store::{AfterTurn, StoreError, TaskEnd, TaskRow, TaskStatus};
-use monstrum_types::{AppUser, Code, TaskId, WakeKind, WorkspaceId, with_causes, words};
+use monstrum_types::{AppUser, Code, RequestId, TaskId, WakeKind, WorkspaceId, with_causes, words};
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -31,7 +31,7 @@ use crate::present::{self, UNCERTAIN};
 use crate::resume::{Recorded, Resumed, resumed};
 use crate::round::MALFORMED_ROUNDS_MAX;
 use crate::rounds::{Offered, RoundEnd};
-use crate::state::State;
+use crate::state::{PlannedCall, State};
 
 /// The number of failed turns in a row after which a task ends. Turns fail if the database or the audit fails, so the
 /// task has then waited for about half an hour.
@@ -40,6 +40,8 @@ const FAILED_TURNS_MAX: i64 = 8;
 const CALLS_END_MAX: Duration = Duration::from_secs(4);
 /// The interval at which a task of a shared database looks whether a caller of another host has cancelled it.
 const CANCEL_POLL: Duration = Duration::from_millis(500);
+/// The same interval for a task that waits for a place. Such a task runs nothing, and many can wait.
+const WAITING_CANCEL_POLL: Duration = Duration::from_secs(5);
 /// The maximum number of steps that are read at once.
 const STEPS_READ: u32 = 200;
 /// The maximum number of earlier tasks of a session that the model reads.
@@ -137,15 +139,14 @@ impl Runner {
     }
 
     /// Waits until a caller of another host has cancelled a task, or has deleted it.
-    async fn cancelled_elsewhere(&self, workspace: WorkspaceId, id: TaskId) {
+    async fn cancelled_elsewhere(&self, workspace: WorkspaceId, id: TaskId, interval: Duration) {
         if !self.app.store.is_shared() {
             return std::future::pending().await;
         }
         loop {
-            tokio::time::sleep(CANCEL_POLL).await;
-            let read = self.app.store.task(workspace, id).await;
+            tokio::time::sleep(interval).await;
             // A failure of the database ends the turn elsewhere.
-            if read.is_ok_and(|row| row.is_none_or(|row| row.cancelled_at.is_some())) {
+            if let Ok(false) = self.app.store.is_task_wanted(workspace, id).await {
                 return;
             }
         }
@@ -284,7 +285,7 @@ impl Handler for Runner {
             place = self.places.enter(queued.workspace_id, queued.bot_id) => Some(place),
             // The turn of a task that is cancelled while it waits needs no place.
             () = live.cancel.cancelled() => None,
-            () = self.cancelled_elsewhere(queued.workspace_id, id) => None,
+            () = self.cancelled_elsewhere(queued.workspace_id, id, WAITING_CANCEL_POLL) => None,
             () = turn.cancelled() => return Err(TurnError::Cancelled),
         };
         let Some(row) = store.begin_task_turn(turn.claim(), id, self.app.clock.now()).await? else {
@@ -397,10 +398,13 @@ impl TaskTurn<'_> {
     async fn first_messages(&self) -> Result<Vec<Message>, Interrupted> {
         let app = &self.runner.app;
         let mut earlier = Vec::new();
-        let mut bytes = 0;
-        for row in app.store.earlier_tasks(self.row, EARLIER_TASKS_MAX).await? {
+        let (mut bytes, mut before) = (0, self.row.clone());
+        for _ in 0..EARLIER_TASKS_MAX {
+            // One row at once, because each can have several MiB.
+            let Some(row) = app.store.earlier_tasks(&before, 1).await?.pop() else { break };
+            before = row;
             // A record that cannot be opened was edited by another program.
-            let Ok(content) = journal::open_task(&app.vault, &row) else { continue };
+            let Ok(content) = journal::open_task(&app.vault, &before) else { continue };
             let answer = match (content.result, content.message) {
                 (Some(result), _) => result,
                 (None, Some(message)) => format!("(No answer: {message}.)"),
@@ -431,13 +435,12 @@ impl TaskTurn<'_> {
         }
         let offered = self.offered().await?;
         let mut ends = Vec::new();
-        let mut is_first_write = true;
-        for planned in unended {
+        for (position, planned) in unended.into_iter().enumerate() {
             let Some(request_id) = planned.request_id() else { continue };
-            // Calls that are not reads run one by one, so only the first of them can have begun.
-            let has_begun = planned.content.makes_calls && is_first_write;
-            is_first_write &= planned.effect() == Effect::Read;
-            let has_started = has_begun || app.store.has_started(self.row.workspace_id, request_id).await?;
+            // A call that is not a read begins when all calls before it have ended, so only the first can have begun. The
+            // calls of its plugin may have started although it has not.
+            let has_begun = planned.content.makes_calls && position == 0;
+            let has_started = has_begun || self.has_started(&planned, request_id).await?;
             let recorded = if has_started { Recorded::Started } else { Recorded::NotStarted };
             let tool = planned.row.tool.as_deref().unwrap_or_default();
             let declared = offered.get(tool).map(Offered::effect);
@@ -450,6 +453,12 @@ impl TaskTurn<'_> {
         app.store.end_task_steps(&ends).await?;
         self.live.changed();
         Ok(())
+    }
+
+    /// Returns whether a planned call has started.
+    async fn has_started(&self, planned: &PlannedCall, request_id: RequestId) -> Result<bool, StoreError> {
+        let store = &self.runner.app.store;
+        store.has_started(self.row.workspace_id, request_id, planned.row.started_at).await
     }
 
     /// Returns how the task ended. If it was stopped, the calls that have no end get one.
@@ -474,7 +483,7 @@ impl TaskTurn<'_> {
         let state = self.read().await?;
         for planned in state.unended() {
             let Some(request_id) = planned.request_id() else { continue };
-            let may_have_acted = app.store.has_started(self.row.workspace_id, request_id).await?;
+            let may_have_acted = self.has_started(&planned, request_id).await?;
             let outcome = match may_have_acted && planned.effect() == Effect::Write {
                 true => StepOutcome::failed(Code::Uncertain, UNCERTAIN),
                 false => StepOutcome::failed(Code::Cancelled, "the task ended before this call ran"),
@@ -511,7 +520,7 @@ impl TaskTurn<'_> {
                         std::future::pending::<()>().await;
                     }
                 }
-                () = self.runner.cancelled_elsewhere(workspace, id), if self.stop.get().is_none() => {
+                () = self.runner.cancelled_elsewhere(workspace, id, CANCEL_POLL), if self.stop.get().is_none() => {
                     self.stops_for(Stop::Cancelled);
                 }
             }

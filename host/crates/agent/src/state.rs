@@ -9,6 +9,7 @@ use monstrum_types::RequestId;
 use crate::guards::{EndedCall, Guards, Verdict};
 use crate::journal::{CallContent, RoundContent, StepContent, StepOutcome};
 use crate::present::{self, Shown};
+use crate::round::malformed_in_a_row;
 
 /// A call that has not ended.
 #[derive(Clone, Debug)]
@@ -76,7 +77,7 @@ impl State {
         self.used_steps += 1;
         self.usage.input_tokens = self.usage.input_tokens.saturating_add(round.usage.input_tokens);
         self.usage.output_tokens = self.usage.output_tokens.saturating_add(round.usage.output_tokens);
-        self.malformed = if round.is_malformed { self.malformed + 1 } else { 0 };
+        self.malformed = malformed_in_a_row(self.malformed, round.is_malformed);
         let is_last = round.message.calls.is_empty() && round.note.is_none();
         self.answer = is_last.then(|| round.message.text.clone());
         self.note = round.note;

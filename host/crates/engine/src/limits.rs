@@ -33,8 +33,8 @@ pub const TURNS_MAX: usize = 256;
 pub const TURNS_NOT_STEPS: usize = 64;
 /// The maximum number of turns of one workspace while turns of another workspace wait.
 pub const WORKSPACE_TURNS_MAX: usize = TURNS_MAX / 2;
-/// The maximum number of turns of tasks at once on a host. The tasks have lower limits; this one bounds the memory of a
-/// host whose handler accepts more.
+/// The number of turns of tasks on a host, with those that wait for a place, from which its driver claims no further tasks.
+/// Tasks that were started at the host count, but are not refused: their number is limited where they are inserted.
 pub const TASK_TURNS_MAX: usize = 1024;
 
 /// The lease of the host that drives the wakes of a database that several hosts share, and the interval of its renewal.

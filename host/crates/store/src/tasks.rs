@@ -170,6 +170,8 @@ const INSERT: &str = concat!(
 );
 const UNENDED_OF_WORKSPACE: &str = "select count(*) as value from tasks where workspace_id = $1 and ended_at is null";
 const EXISTS: &str = "select count(*) as value from tasks where id = $1";
+const IS_WANTED: &str = "select count(*) as value from tasks \
+                         where workspace_id = $1 and id = $2 and ended_at is null and cancelled_at is null";
 const CANCEL: &str = "update tasks set cancelled_at = $3 \
                       where workspace_id = $1 and id = $2 and ended_at is null and cancelled_at is null";
 const STEPS: &str = "select task_id, sequence, workspace_id, kind, request_id, tool, effect, status, started_at, \
@@ -259,9 +261,15 @@ impl Store {
         Ok(page.of(self.db.all(PAGE, values).await?, |row: &TaskRow| row.id))
     }
 
-    /// Returns the ended tasks of a session before a task, newest first.
-    pub async fn earlier_tasks(&self, of: &TaskRow, limit: u32) -> Result<Vec<TaskRow>, StoreError> {
-        self.db.all(EARLIER, args![of.workspace_id, of.session_id, of.id, i64::from(limit)]).await
+    /// Returns the ended tasks before a task of the same session, newest first.
+    pub async fn earlier_tasks(&self, before: &TaskRow, limit: u32) -> Result<Vec<TaskRow>, StoreError> {
+        self.db.all(EARLIER, args![before.workspace_id, before.session_id, before.id, i64::from(limit)]).await
+    }
+
+    /// Returns whether a task has neither ended nor been cancelled.
+    pub async fn is_task_wanted(&self, workspace: WorkspaceId, id: TaskId) -> Result<bool, StoreError> {
+        let found: Option<i64> = self.db.one(IS_WANTED, args![workspace, id]).await?;
+        Ok(found.is_some_and(|found| found > 0))
     }
 
     /// Returns the steps of a task after the step `after`, in their order.

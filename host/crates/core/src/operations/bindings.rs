@@ -72,8 +72,8 @@ pub async fn update(
 ) -> Result<Binding, OperationError> {
     let before = found(app, caller, bot, id).await?;
     expected.check(before.updated_at)?;
-    let scopes_are_new = change.scope_constraints.is_some();
     let row = input::changed(change, before.clone(), changed_at(app, before.updated_at));
+    let scopes_are_new = before.scope_constraints != row.scope_constraints;
     let warnings = input::check(app, &row, Some(&before), scopes_are_new).await?;
     let (replaced, bytes) = (compiled_bytes(lists_of_binding(&before)), compiled_bytes(lists_of_binding(&row)));
     let _room = rules::pattern_room(app, caller.workspace, replaced, bytes).await?;

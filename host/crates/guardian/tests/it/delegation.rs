@@ -80,11 +80,16 @@ fn the_lists_of_a_link_do_not_restrict_a_step_of_the_bot_itself() {
     let own_step = |world: World| World { is_own_step: true, ..world };
     let world = own_step(under(links()));
     assert_eq!((world.list(), world.call(&json!({"repo": "other/x"}))), (Decision::Allow, Decision::Allow));
-    // The lists of the role and the binding apply, and so do the gates of a link.
+    // The lists of the role and the binding apply, and so do the gates of a link that name the step.
     let own = own_step(under(links()).constrained(&[("repos", &["acme/*"])]));
     assert_eq!(own.refusal(&json!({"repo": "other/x"})).rule, "scope.repos");
-    let gated = Delegation { gates: vec![Gate::of(GateAction::Deny)], ..link(None, &[]) };
-    assert_eq!(own_step(under(vec![gated])).refusal(&json!({"repo": "a/b"})).rule, "delegation.gates");
+    let gated = |tools: Option<Vec<String>>| {
+        under(vec![Delegation { gates: vec![Gate { tools, ..Gate::of(GateAction::Deny) }], ..link(None, &[]) }])
+    };
+    let (named, params) = (Some(vec![own.tool.to_owned()]), json!({"repo": "a/b"}));
+    assert_eq!(own_step(gated(named)).refusal(&params).rule, "delegation.gates");
+    assert_eq!(own_step(gated(None)).call(&params), Decision::Allow);
+    assert_eq!(gated(None).refusal(&params).rule, "delegation.gates");
     assert_eq!(denial(under(links()).list()).rule, "delegation.allowed_tools");
 }
 

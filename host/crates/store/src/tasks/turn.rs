@@ -55,8 +55,10 @@ const END_STEP: &str = "\
 const COUNT_STEP: &str = "update tasks set steps = steps + 1 where id = $1";
 const END: &str = "update tasks set status = $2, code = $3, ended_at = $4, sealed = $5 \
                    where id = $1 and ended_at is null";
-const HAS_STARTED: &str = "select count(*) as value from audit_rows \
-                           where workspace_id = $1 and request_id = $2 and kind = 'started'";
+// An archive may have taken the row, so an archive of rows of that time counts as well.
+const HAS_STARTED: &str = "select (select count(*) from audit_rows \
+                           where workspace_id = $1 and request_id = $2 and kind = 'started') \
+                           + (select count(*) from audit_anchors where last_at >= $3) as value";
 
 impl EndedStep {
     /// Returns the statements that write the end. The second runs only if the first has changed a row.
@@ -158,8 +160,13 @@ impl Store {
 
     /// Returns whether the audit has a row `started` of a call. That row is on disk before the first byte of the call
     /// leaves the host.
-    pub async fn has_started(&self, workspace: WorkspaceId, request: RequestId) -> Result<bool, StoreError> {
-        let values = args![workspace.as_bytes().as_slice(), request.as_bytes().as_slice()];
+    pub async fn has_started(
+        &self,
+        workspace: WorkspaceId,
+        request: RequestId,
+        since: UtcMillis,
+    ) -> Result<bool, StoreError> {
+        let values = args![workspace.as_bytes().as_slice(), request.as_bytes().as_slice(), since];
         let started: Option<i64> = self.db.one(HAS_STARTED, values).await?;
         Ok(started.is_none_or(|started| started > 0))
     }

@@ -3,15 +3,15 @@
 use std::collections::HashSet;
 
 use monstrum_store::{
-    BotRow, DeletedSessions, EndedStep, EventRow, InsertedTask, NewClaim, NewSession, NewWake, Page, SandboxRow,
-    SandboxStatus, SealedColumn, SessionFilter, SessionRow, Store, StoreError, TaskEnd, TaskFilter, TaskProgress,
-    TaskRow, TaskStatus, TaskStepKind, TaskStepRow, TasksMax, WakeClaim,
+    AuditKind, BotRow, DeletedSessions, EndedStep, EventRow, InsertedTask, NewClaim, NewSession, NewWake, Page,
+    SandboxRow, SandboxStatus, SealedColumn, SessionFilter, SessionRow, Store, StoreError, TaskEnd, TaskFilter,
+    TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow, TasksMax, WakeClaim,
 };
 use monstrum_types::{
     Clock as _, EventId, KeyId, RequestId, SessionId, SystemClock, TaskId, UtcMillis, WakeClaimId, WakeKey, WakeKind,
 };
 
-use crate::rows::{self, NOW, default_workspace, other_workspace};
+use crate::rows::{self, AppendRows as _, NOW, default_workspace, other_workspace};
 use crate::sandboxes::{of_app, sandbox};
 
 const MAX: TasksMax = TasksMax { of_workspace: 3 };
@@ -216,7 +216,9 @@ pub(crate) async fn steps_are_written_by_the_turn_that_has_the_claim(store: &Sto
     store.end_task_steps(&[end_of(&task, 3, &second)]).await.unwrap();
     assert_eq!(steps(store, &task).await[2].status.as_deref(), Some("success"));
 
+    assert!(store.is_task_wanted(task.workspace_id, task.id).await.unwrap());
     assert!(store.cancel_task(task.workspace_id, task.id, NOW).await.unwrap());
+    assert!(!store.is_task_wanted(task.workspace_id, task.id).await.unwrap());
     assert!(!store.cancel_task(task.workspace_id, task.id, NOW).await.unwrap(), "it is being cancelled");
     store.end_task(&second, &end(&task), &event(&bot, "task.completed")).await.unwrap();
     let row = store.task(task.workspace_id, task.id).await.unwrap().unwrap();
@@ -236,6 +238,17 @@ pub(crate) async fn steps_are_written_by_the_turn_that_has_the_claim(store: &Sto
     assert_eq!(store.session(bot.workspace_id, new.row.id).await.unwrap(), None);
     assert!(store.delete_bot(bot.workspace_id, bot.id).await.unwrap());
     assert_eq!(store.session(bot.workspace_id, other.id).await.unwrap(), None);
+}
+
+pub(crate) async fn a_call_whose_start_may_be_in_an_archive_counts_as_started(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let (started, other) = (RequestId::new(), RequestId::new());
+    let has_started = async |request, since| store.has_started(workspace, request, since).await.unwrap();
+    store.append_rows(&[rows::event(workspace, 1, AuditKind::Started, started)]).await.unwrap();
+    assert!(has_started(started, NOW).await && !has_started(other, NOW).await);
+    store.replace_with_anchor(&rows::anchor(1, 1)).await.unwrap();
+    assert!(has_started(started, NOW).await);
+    assert!(!has_started(started, NOW.plus_ms(1)).await, "the archive ends before the call was planned");
 }
 
 /// The clock of the host that inserts the task is an hour late. Other hosts share a database of PostgreSQL only, whose

@@ -22,6 +22,9 @@ use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::Visit;
 use preview::Preview;
 
+/// The mode of a saved scope that the type does not declare.
+const UNDECLARED: &str = "undeclared";
+
 #[derive(Deserialize)]
 struct Named {
     id: String,
@@ -241,20 +244,27 @@ fn tools(kind: &Type, pins: &[Pin]) -> Vec<(Text, Text)> {
     declared.chain(discovered).collect()
 }
 
+/// Returns the scopes that the type declares, and after them the saved ones that it does not declare. A form without the
+/// latter would remove them, and the binding would then permit every value. A type whose plugin is not loaded declares
+/// none.
 fn scopes(kind: &Type, value: &Value) -> Vec<Scope> {
     let saved = value.get("scope_constraints").and_then(Value::as_object);
-    let scope = |dimension: &Dimension| {
-        let entries = saved.and_then(|saved| saved.get(dimension.key.raw()));
+    let scope = |key: &str, match_mode: &str| {
+        let entries = saved.and_then(|saved| saved.get(key));
         Scope {
-            key: dimension.key.clone(),
-            match_mode: dimension.match_mode.clone(),
+            key: key.into(),
+            match_mode: match_mode.to_owned(),
             is_restricted: entries.is_some(),
             entries: lines(entries),
             tested: Text::default(),
             verdict: None,
         }
     };
-    kind.scope_dimensions.iter().map(scope).collect()
+    let declared = &kind.scope_dimensions;
+    let is_declared = |key: &str| declared.iter().any(|dimension| dimension.key.raw() == key);
+    let others = saved.into_iter().flatten().map(|(key, _)| key.as_str()).filter(|key| !is_declared(key));
+    let others = others.map(|key| scope(key, UNDECLARED));
+    declared.iter().map(|dimension| scope(dimension.key.raw(), &dimension.match_mode)).chain(others).collect()
 }
 
 fn lines(list: Option<&Value>) -> Text {
@@ -483,6 +493,31 @@ mod tests {
         assert_eq!(some["permissions"], json!({"allowed_operations": [], "allowed_tools": ["a", "b_*"]}));
         assert_eq!(some["scope_constraints"], json!({"repos": ["acme/*"]}));
         assert_eq!((&none["enabled"], &some["enabled"]), (&json!(false), &json!(true)));
+    }
+
+    #[test]
+    fn saved_scopes_that_the_type_does_not_declare_are_shown_and_kept() {
+        let saved = json!({"scope_constraints": {"repos": ["acme/*"], "labels": ["bug"], "old": []}});
+        let dimension = Dimension { key: "repos".into(), match_mode: "pattern".to_owned() };
+        let declares_repos = Type { tools: Vec::new(), scope_dimensions: vec![dimension] };
+        for (kind, modes) in [
+            (declares_repos, ["pattern", UNDECLARED, UNDECLARED]),
+            (Type::default(), [UNDECLARED, UNDECLARED, UNDECLARED]),
+        ] {
+            let scopes = scopes(&kind, &saved);
+            assert_eq!(scopes.iter().map(|scope| scope.match_mode.as_str()).collect::<Vec<_>>(), modes);
+            let sent: String = scopes
+                .iter()
+                .map(|scope| {
+                    let (key, entries) = (scope.key.raw(), scope.entries.raw().replace('/', "%2F"));
+                    let mode = if scope.is_restricted { "only" } else { "all" };
+                    format!("scope.mode.{key}={mode}&scope.entries.{key}={entries}&")
+                })
+                .collect();
+            let (draft, errors) = draft(&Fields::parse(sent.as_bytes()));
+            assert!(errors.is_empty(), "{errors:?}");
+            assert_eq!(draft["scope_constraints"], saved["scope_constraints"]);
+        }
     }
 
     #[test]
