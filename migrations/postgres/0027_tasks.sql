@@ -23,12 +23,15 @@ create table tasks (
     id text collate "C" primary key,
     workspace_id text collate "C" not null references workspaces (id) on delete cascade,
     bot_id text collate "C" not null,
-    session_id text collate "C" not null references sessions (id) on delete cascade,
-    status text collate "C" not null check (status in ('queued', 'running', 'completed', 'failed', 'cancelled')),
+    -- Null for a task whose caller keeps the conversation.
+    session_id text collate "C" references sessions (id) on delete cascade,
+    -- The task of another bot that started this one.
+    parent_id text collate "C",
+    status text collate "C" not null check (status in ('queued', 'running', 'waiting', 'completed', 'failed', 'cancelled')),
     -- Why the task failed.
     code text collate "C",
-    -- The key that started the task. The key may have been deleted.
-    key_id text collate "C" not null,
+    -- The key that started the task, which may have been deleted. Null for a task that no key started.
+    key_id text collate "C",
     -- The number of steps that have ended, and the tokens of the rounds.
     steps bigint not null,
     input_tokens bigint not null,
@@ -48,6 +51,7 @@ create unique index tasks_session_id_key on tasks (session_id) where ended_at is
 create index tasks_page on tasks (workspace_id, id);
 create index tasks_bot on tasks (bot_id, id);
 create index tasks_session on tasks (session_id, id);
+create index tasks_parent on tasks (parent_id) where parent_id is not null;
 create index tasks_unended on tasks (workspace_id) where ended_at is null;
 create index tasks_ended on tasks (ended_at) where ended_at is not null;
 

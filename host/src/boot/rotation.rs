@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::boot::{AUDIT_KEYS, Data};
 use crate::config::MasterKeyPlace;
-use monstrum_agent::journal::{self, StepRun};
+use monstrum_agent::journal::{self, StepRun, TaskOrigin};
 use monstrum_core::approvals;
 use monstrum_core::credentials::{self, GivenFor};
 use monstrum_core::events;
@@ -299,13 +299,10 @@ fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
             let cause = (root_event.parse().ok()?, depth.as_str());
             Some(events::place(ids, event_type, (source_type, source_id), bot, cause, links))
         }
-        (SealedColumn::Tasks, [id], [workspace, bot, session, key]) => Some(journal::place_of_task(
-            workspace.parse().ok()?,
-            id.parse().ok()?,
-            bot.parse().ok()?,
-            session.parse().ok()?,
-            key.parse().ok()?,
-        )),
+        (SealedColumn::Tasks, [id], [workspace, bot, session, parent, key]) => {
+            let (workspace, id, bot) = (workspace.parse().ok()?, id.parse().ok()?, bot.parse().ok()?);
+            Some(journal::place_of_task(workspace, id, bot, TaskOrigin { session, parent, key }))
+        }
         (SealedColumn::TaskSteps, [task, sequence], [workspace, kind, request, tool, effect]) => {
             let (workspace, task, sequence) = (workspace.parse().ok()?, task.parse().ok()?, sequence.parse().ok()?);
             Some(journal::place_of_step(workspace, task, sequence, StepRun { kind, request, tool, effect }))

@@ -182,7 +182,7 @@ fn filter(status: Option<String>, session_id: Option<String>) -> Result<TaskFilt
     let status = match status {
         None => None,
         Some(word) => Some(TaskStatus::from_word(&word).ok_or_else(|| {
-            Problem::invalid_at("status", "expected queued, running, completed, failed or cancelled")
+            Problem::invalid_at("status", "expected queued, running, waiting, completed, failed or cancelled")
         })?),
     };
     Ok(TaskFilter { bot: None, status, session: parsed("session_id", session_id)? })

@@ -7,7 +7,7 @@ use monstrum_api::tools::Chat;
 use monstrum_core::call_types::incoming::CallerKey;
 use monstrum_llm::AssistantMessage;
 use monstrum_store::{TaskRow, TaskStepKind, TaskStepRow};
-use monstrum_types::{BotId, CallOutcome, Code, KeyId, RequestId, SessionId, Status, TaskId, WorkspaceId};
+use monstrum_types::{AppUser, BotId, CallOutcome, Code, KeyId, RequestId, SessionId, Status, TaskId, WorkspaceId};
 use monstrum_vault::{AssociatedData, Vault, VaultError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -38,9 +38,10 @@ pub struct TaskContent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<Value>,
     pub limits: Limits,
-    pub chat: Chat,
-    /// The SHA-256 of the key that started the task, in hex digits.
-    key_hash: String,
+    /// The conversation; `None` for a task whose caller keeps the conversation and names no user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat: Option<Chat>,
+    pub source: Source,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
     /// What happened, if the task failed.
@@ -50,6 +51,46 @@ pub struct TaskContent {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cancelled: bool,
 }
+
+/// What started a task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Source {
+    /// A caller with an API key. The task ends when the key is deleted or rotated.
+    Key {
+        /// The SHA-256 of the key, in hex digits.
+        hash: String,
+    },
+}
+
+impl Source {
+    /// Returns the source of a task that a key starts.
+    #[must_use]
+    pub fn of_key(key: CallerKey) -> Source {
+        Source::Key { hash: hex::encode(key.hash) }
+    }
+
+    /// Returns the key that started the task; `id` is the one in its row. Fails if the row and the source do not fit.
+    ///
+    /// # Errors
+    ///
+    /// The source is a key and the row names none, or the other way round.
+    pub fn key(&self, id: Option<KeyId>) -> Result<Option<CallerKey>, KeyError> {
+        match (self, id) {
+            (Source::Key { hash: text }, Some(id)) => {
+                let mut hash = [0; 32];
+                hex::decode_to_slice(text, &mut hash).map_err(|_| KeyError)?;
+                Ok(Some(CallerKey { id, hash }))
+            }
+            (Source::Key { .. }, None) => Err(KeyError),
+        }
+    }
+}
+
+/// The record of a task and its row name different sources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the task does not say what started it")]
+pub struct KeyError;
 
 /// The content of a round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -101,18 +142,18 @@ pub enum StepContent {
 impl TaskContent {
     /// Creates the content of a new task.
     #[must_use]
-    pub fn new(instruction: String, params: Option<Value>, limits: Limits, chat: Chat, key: CallerKey) -> TaskContent {
-        let key_hash = hex::encode(key.hash);
-        let (result, message, is_cancelled) = (None, None, false);
-        TaskContent { instruction, params, limits, chat, key_hash, result, message, is_cancelled }
+    pub fn new(instruction: String, limits: Limits, source: Source) -> TaskContent {
+        let (params, chat, result, message, is_cancelled) = (None, None, None, None, false);
+        TaskContent { instruction, params, limits, chat, source, result, message, is_cancelled }
     }
+}
 
-    /// Returns the key that started the task.
+impl TaskContent {
+    /// Returns the user for whom the bot works.
     #[must_use]
-    pub fn key(&self, id: KeyId) -> Option<CallerKey> {
-        let mut hash = [0; 32];
-        hex::decode_to_slice(&self.key_hash, &mut hash).ok()?;
-        Some(CallerKey { id, hash })
+    pub fn user(&self) -> Option<AppUser> {
+        let chat = self.chat.as_ref()?;
+        Some(AppUser { app_id: chat.app_id.clone(), user_id: chat.user_id.clone() })
     }
 }
 
@@ -141,7 +182,7 @@ impl StepOutcome {
 ///
 /// The content is too large to be sealed.
 pub fn seal_task(vault: &Vault, row: &TaskRow, content: &TaskContent) -> Result<String, JournalError> {
-    let place = place_of_task(row.workspace_id, row.id, row.bot_id, row.session_id, row.key_id);
+    let place = place_of_task_row(row);
     Ok(vault.seal(&serde_json::to_vec(content)?, place)?.to_string())
 }
 
@@ -151,7 +192,7 @@ pub fn seal_task(vault: &Vault, row: &TaskRow, content: &TaskContent) -> Result<
 ///
 /// The row was edited by another program.
 pub fn open_task(vault: &Vault, row: &TaskRow) -> Result<TaskContent, JournalError> {
-    let place = place_of_task(row.workspace_id, row.id, row.bot_id, row.session_id, row.key_id);
+    let place = place_of_task_row(row);
     opened(vault, &row.sealed, place)
 }
 
@@ -203,21 +244,33 @@ pub struct StepRun<'a> {
     pub effect: &'a str,
 }
 
+fn place_of_task_row(row: &TaskRow) -> AssociatedData {
+    let text = |id: Option<String>| id.unwrap_or_default();
+    let session = text(row.session_id.map(|id: SessionId| id.to_string()));
+    let parent = text(row.parent_id.map(|id| id.to_string()));
+    let key = text(row.key_id.map(|id| id.to_string()));
+    let origin = TaskOrigin { session: &session, parent: &parent, key: &key };
+    place_of_task(row.workspace_id, row.id, row.bot_id, origin)
+}
+
+/// Where a task comes from. A value is empty for a task that has none.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskOrigin<'a> {
+    pub session: &'a str,
+    pub parent: &'a str,
+    pub key: &'a str,
+}
+
 /// Returns the associated data of the sealed record of a task.
 #[must_use]
-pub fn place_of_task(
-    workspace: WorkspaceId,
-    task: TaskId,
-    bot: BotId,
-    session: SessionId,
-    key: KeyId,
-) -> AssociatedData {
+pub fn place_of_task(workspace: WorkspaceId, task: TaskId, bot: BotId, origin: TaskOrigin<'_>) -> AssociatedData {
     AssociatedData::new("task")
         .with("workspace", &workspace)
         .with("task", &task)
         .with("bot", &bot)
-        .with("session", &session)
-        .with("key", &key)
+        .with("session", origin.session)
+        .with("parent", origin.parent)
+        .with("key", origin.key)
 }
 
 /// Returns the associated data of the sealed record of a step.
@@ -250,10 +303,11 @@ mod tests {
             id: TaskId::new(),
             workspace_id: WorkspaceId::new(),
             bot_id: BotId::new(),
-            session_id: SessionId::new(),
+            session_id: Some(SessionId::new()),
+            parent_id: None,
             status: TaskStatus::Queued,
             code: None,
-            key_id: KeyId::new(),
+            key_id: Some(KeyId::new()),
             steps: 0,
             input_tokens: 0,
             output_tokens: 0,
@@ -268,20 +322,22 @@ mod tests {
     #[test]
     fn a_task_opens_only_in_its_row() {
         let vault = vault();
-        let chat = Chat { app_id: "a".to_owned(), user_id: "u".to_owned(), chat_id: "c".to_owned() };
         let limits = Limits { steps: 50, tokens: None, credits: None, wall_s: 60 };
         let key = CallerKey { id: KeyId::new(), hash: [7; 32] };
-        let content = TaskContent::new("Do it.".to_owned(), None, limits, chat, key);
+        let content = TaskContent::new("Do it.".to_owned(), limits, Source::of_key(key));
         let mut row = row();
         row.sealed = seal_task(&vault, &row, &content).unwrap();
         assert_eq!(open_task(&vault, &row).unwrap(), content);
-        assert_eq!(content.key(key.id).unwrap().hash, key.hash);
-        let edits: [fn(&mut TaskRow); 5] = [
+        assert_eq!(content.source.key(Some(key.id)).unwrap().unwrap().hash, key.hash);
+        assert_eq!(content.source.key(None).unwrap_err(), KeyError);
+        let edits: [fn(&mut TaskRow); 7] = [
             |row| row.id = TaskId::new(),
             |row| row.workspace_id = WorkspaceId::new(),
             |row| row.bot_id = BotId::new(),
-            |row| row.session_id = SessionId::new(),
-            |row| row.key_id = KeyId::new(),
+            |row| row.session_id = Some(SessionId::new()),
+            |row| row.session_id = None,
+            |row| row.parent_id = Some(TaskId::new()),
+            |row| row.key_id = Some(KeyId::new()),
         ];
         for edit in edits {
             let mut edited = row.clone();

@@ -128,8 +128,7 @@ impl TaskTurn<'_> {
     pub(crate) async fn offered(&self) -> Result<BTreeMap<String, Offered>, Interrupted> {
         let app = &self.runner.app;
         let (workspace, bot) = (self.row.workspace_id, self.row.bot_id);
-        let call =
-            IncomingCall::bot_tool(RequestId::new(), workspace, bot, String::new(), json!({})).with_key(self.key);
+        let call = self.by_key(IncomingCall::bot_tool(RequestId::new(), workspace, bot, String::new(), json!({})));
         let range = Range { after: None, count: TOOLS_MAX };
         let page = match visible(app, &call, bot, Language::default(), range).await {
             Ok(page) => page,

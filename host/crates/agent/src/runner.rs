@@ -18,7 +18,7 @@ use monstrum_engine::{Handler, Turn, TurnError, TurnOutcome};
 use monstrum_llm::Message;
 use monstrum_manifest::Effect;
 use monstrum_store::{AfterTurn, StoreError, TaskEnd, TaskRow, TaskStatus};
-use monstrum_types::{AppUser, Code, RequestId, TaskId, WakeKind, WorkspaceId, with_causes, words};
+use monstrum_types::{Code, RequestId, TaskId, WakeKind, WorkspaceId, with_causes, words};
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -120,7 +120,8 @@ pub(crate) struct TaskTurn<'a> {
     pub(crate) turn: &'a Turn,
     pub(crate) row: &'a TaskRow,
     pub(crate) content: &'a TaskContent,
-    pub(crate) key: CallerKey,
+    /// The key that started the task, with which its calls are made.
+    pub(crate) key: Option<CallerKey>,
     pub(crate) live: &'a LiveTask,
     /// The time at which the task ends.
     deadline: Instant,
@@ -171,13 +172,14 @@ impl Runner {
             let message = "the server could not continue the task; search its log for the id of the task";
             return Ok(Some(Ending::Failed(TaskCode::Internal, message.to_owned())));
         }
-        let Some(key) = content.key(row.key_id) else {
-            return Ok(Some(Ending::Failed(TaskCode::Internal, "the task names no key".to_owned())));
+        let key = match content.source.key(row.key_id) {
+            Ok(key) => key,
+            Err(error) => return Ok(Some(Ending::Failed(TaskCode::Internal, error.to_string()))),
         };
         let since = row.started_at.unwrap_or(row.created_at);
         let ends_at = since.plus_ms(i64::from(content.limits.wall_s).saturating_mul(1000));
         let left = u64::try_from(ends_at.since_ms(app.clock.now())).unwrap_or(0);
-        let user = AppUser { app_id: content.chat.app_id.clone(), user_id: content.chat.user_id.clone() };
+        let user = content.user();
         let task = TaskTurn {
             runner: self,
             turn,
@@ -188,7 +190,7 @@ impl Runner {
             deadline: Instant::now() + Duration::from_millis(left),
             stop: OnceLock::new(),
             stop_calls: CancellationToken::new(),
-            secrets: app.policy.load().redactors_of(row.workspace_id, row.bot_id, &user),
+            secrets: app.policy.load().redactors_of(row.workspace_id, row.bot_id, user.as_ref()),
         };
         if row.cancelled_at.is_some() {
             task.stops_for(Stop::Cancelled);
@@ -529,7 +531,9 @@ impl TaskTurn<'_> {
 
     /// Stops the task if the key that started it was deleted or rotated.
     pub(crate) fn check_key(&self) {
-        if self.runner.app.policy.load().key_hash(self.key.id) != Some(&self.key.hash) {
+        if let Some(key) = self.key
+            && self.runner.app.policy.load().key_hash(key.id) != Some(&key.hash)
+        {
             self.stops_for(Stop::Revoked);
         }
     }
@@ -558,10 +562,18 @@ impl TaskTurn<'_> {
     /// Makes a call a call of this task.
     pub(crate) fn of_task(&self, call: IncomingCall, task: TaskOfCall) -> IncomingCall {
         let attachments = Attachments { task_secrets: Some(self.secrets.clone()), ..call.attachments().clone() };
-        call.with_task_id(Some(self.row.id.to_string()))
-            .with_context(json!({ "chat": self.content.chat }))
-            .with_key(self.key)
-            .with_attachments(attachments)
-            .with_task(task)
+        let call = match &self.content.chat {
+            Some(chat) => call.with_context(json!({ "chat": chat })),
+            None => call,
+        };
+        self.by_key(call).with_task_id(Some(self.row.id.to_string())).with_attachments(attachments).with_task(task)
+    }
+
+    /// Makes a call a call with the key that started this task.
+    pub(crate) fn by_key(&self, call: IncomingCall) -> IncomingCall {
+        match self.key {
+            Some(key) => call.with_key(key),
+            None => call,
+        }
     }
 }

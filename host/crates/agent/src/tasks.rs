@@ -16,13 +16,15 @@ use monstrum_store::{
     BotRow, EventRow, InsertedTask, KeyKind, NewSession, NewWake, PAGE_ITEMS_MAX, Page, SessionRow, TaskFilter,
     TaskRow, TaskStatus, TaskStepRow, TasksMax,
 };
-use monstrum_types::{BotId, InputError, JsonText, SessionId, TaskId, UtcMillis, WakeKey, WakeKind, with_causes};
+use monstrum_types::{
+    BotId, InputError, JsonText, KeyId, SessionId, TaskId, UtcMillis, WakeKey, WakeKind, WorkspaceId, with_causes,
+};
 
 use serde::Deserialize as _;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::journal::{self, JournalError, Limits, StepContent, TaskContent};
+use crate::journal::{self, JournalError, Limits, Source, StepContent, TaskContent};
 use crate::live::LiveTasks;
 
 /// The maximum size of an instruction, in bytes.
@@ -57,8 +59,20 @@ pub struct Tasks {
     pub(crate) closed: CancellationToken,
 }
 
+/// A new task that was checked.
+pub(crate) struct Beginning {
+    pub(crate) workspace: WorkspaceId,
+    pub(crate) bot: BotId,
+    pub(crate) key: Option<KeyId>,
+    /// The task of another bot that starts this one.
+    pub(crate) parent: Option<TaskId>,
+    /// The session; `None` for a task whose caller keeps the conversation.
+    pub(crate) session: Option<SessionOf>,
+    pub(crate) content: TaskContent,
+}
+
 /// The session of a new task.
-enum SessionOf {
+pub(crate) enum SessionOf {
     Known(SessionRow),
     New(Box<NewSession>),
 }
@@ -104,21 +118,38 @@ impl Tasks {
         let idle_ms = row_of_bot.session_idle_s.unwrap_or(SESSION_IDLE_S).saturating_mul(1000);
         let NewTask { instruction, params, session_id, chat, .. } = input;
         let session = self.session_of(caller, bot, (session_id, chat), (idle_ms, now)).await?;
+        let mut content = TaskContent::new(instruction, limits, Source::of_key(caller.caller_key()));
+        content.params = params;
+        let (key, parent, session) = (Some(caller.key), None, Some(session));
+        self.begin(Beginning { workspace: caller.workspace, bot, key, parent, session, content }).await
+    }
+
+    /// Begins a task that was checked.
+    ///
+    /// # Errors
+    ///
+    /// The session has a task that has not ended, or the workspace has too many such tasks.
+    pub(crate) async fn begin(&self, task: Beginning) -> Result<Task, OperationError> {
+        let Beginning { workspace, bot, key, parent, session, mut content } = task;
+        let (app, now) = (&self.app, self.app.clock.now());
         let (of, new) = match session {
-            SessionOf::Known(row) => (row, None),
-            SessionOf::New(new) => (new.row.clone(), Some(new)),
+            None => (None, None),
+            Some(SessionOf::Known(row)) => (Some(row), None),
+            Some(SessionOf::New(new)) => (Some(new.row.clone()), Some(new)),
         };
-        let SessionRow { id: session_id, app_id, user_id, chat_id, .. } = of;
-        let chat = Chat { app_id, user_id, chat_id };
-        let content = TaskContent::new(instruction, params, limits, chat, caller.caller_key());
+        let session_id = of.as_ref().map(|row| row.id);
+        if let Some(SessionRow { app_id, user_id, chat_id, .. }) = of {
+            content.chat = Some(Chat { app_id, user_id, chat_id });
+        }
         let mut row = TaskRow {
             id: TaskId::new(),
-            workspace_id: caller.workspace,
+            workspace_id: workspace,
             bot_id: bot,
             session_id,
+            parent_id: parent,
             status: TaskStatus::Queued,
             code: None,
-            key_id: caller.key,
+            key_id: key,
             steps: 0,
             input_tokens: 0,
             output_tokens: 0,
@@ -131,7 +162,7 @@ impl Tasks {
         row.sealed = journal::seal_task(&app.vault, &row, &content).map_err(internal)?;
         let key = WakeKey::new(WakeKind::Task, row.id).map_err(|error| OperationError::Internal(error.into()))?;
         // This host runs the task, because only this host can stream it to the caller.
-        let wake = self.engine.reserve(key, caller.workspace);
+        let wake = self.engine.reserve(key, workspace);
         match app.store.insert_task(&row, new.as_deref(), &wake, UNENDED_MAX).await? {
             InsertedTask::Inserted => {}
             InsertedTask::Busy => {
@@ -420,6 +451,7 @@ fn task(row: &TaskRow, (instruction, result, message): (String, Option<String>, 
         id: row.id,
         bot_id: row.bot_id,
         session_id: row.session_id,
+        parent_task_id: row.parent_id,
         status: row.status.as_str().to_owned(),
         code: row.code.clone(),
         message,

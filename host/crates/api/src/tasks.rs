@@ -14,8 +14,12 @@ use crate::tools::Chat;
 pub struct Task {
     pub id: TaskId,
     pub bot_id: BotId,
-    pub session_id: SessionId,
-    /// `queued`, `running`, `completed`, `failed` or `cancelled`.
+    /// The session; null for a task whose caller keeps the conversation.
+    pub session_id: Option<SessionId>,
+    /// The task of another bot that started this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_task_id: Option<TaskId>,
+    /// `queued`, `running`, `waiting`, `completed`, `failed` or `cancelled`.
     #[schema(example = "running")]
     pub status: String,
     /// Why the task failed: `steps`, `wall_clock`, `budget`, `stuck`, `model`, `model_output`, `context`,
@@ -33,8 +37,8 @@ pub struct Task {
     /// The number of steps that have ended.
     pub steps: i64,
     pub usage: TokenUsage,
-    /// The key that started the task.
-    pub started_by: KeyId,
+    /// The key that started the task; null for a task that no key started.
+    pub started_by: Option<KeyId>,
     pub created_at: UtcMillis,
     pub started_at: Option<UtcMillis>,
     pub ended_at: Option<UtcMillis>,

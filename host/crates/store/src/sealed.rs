@@ -194,8 +194,10 @@ const TASKS: Statements = Statements {
     table: "tasks",
     column: "sealed",
     key: &["id"],
-    bound: &["workspace_id", "bot_id", "session_id", "key_id"],
-    page: "select id, workspace_id, bot_id, session_id, key_id, sealed from tasks where id > $1 order by id limit $2",
+    bound: &["workspace_id", "bot_id", "session_id", "parent_id", "key_id"],
+    page: "select id, workspace_id, bot_id, coalesce(session_id, '') as session_id, \
+           coalesce(parent_id, '') as parent_id, coalesce(key_id, '') as key_id, sealed from tasks \
+           where id > $1 order by id limit $2",
     replace: "update tasks set sealed = $1 where sealed = $2 and id = $3",
     has_key_version: false,
     count: "select count(*) as value from tasks",

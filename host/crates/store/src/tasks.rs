@@ -25,6 +25,8 @@ words! {
         /// No host has begun with the task.
         Queued = "queued",
         Running = "running",
+    /// The task waits for a person or for another task, and holds no place.
+    Waiting = "waiting",
         Completed = "completed",
         Failed = "failed",
         Cancelled = "cancelled",
@@ -47,12 +49,15 @@ pub struct TaskRow {
     pub id: TaskId,
     pub workspace_id: WorkspaceId,
     pub bot_id: BotId,
-    pub session_id: SessionId,
+    /// The session; `None` for a task whose caller keeps the conversation.
+    pub session_id: Option<SessionId>,
+    /// The task of another bot that started this one.
+    pub parent_id: Option<TaskId>,
     pub status: TaskStatus,
     /// Why the task failed.
     pub code: Option<String>,
-    /// The key that started the task.
-    pub key_id: KeyId,
+    /// The key that started the task; `None` for a task that no key started.
+    pub key_id: Option<KeyId>,
     /// The number of steps that have ended.
     pub steps: i64,
     pub input_tokens: i64,
@@ -68,8 +73,8 @@ pub struct TaskRow {
 
 from_row! {
     TaskRow {
-        id, workspace_id, bot_id, session_id, status, code, key_id, steps, input_tokens, output_tokens, created_at,
-        started_at, cancelled_at, ended_at, sealed,
+        id, workspace_id, bot_id, session_id, parent_id, status, code, key_id, steps, input_tokens, output_tokens,
+        created_at, started_at, cancelled_at, ended_at, sealed,
     }
 }
 
@@ -140,8 +145,8 @@ pub struct NewSession {
 /// The columns of a task, in the order in which they are selected.
 macro_rules! task_columns {
     () => {
-        "id, workspace_id, bot_id, session_id, status, code, key_id, steps, input_tokens, output_tokens, created_at, \
-         started_at, cancelled_at, ended_at, sealed"
+        "id, workspace_id, bot_id, session_id, parent_id, status, code, key_id, steps, input_tokens, output_tokens, \
+         created_at, started_at, cancelled_at, ended_at, sealed"
     };
 }
 
@@ -164,9 +169,9 @@ const EARLIER: &str = select_tasks!(
 const INSERT: &str = concat!(
     "insert into tasks (",
     task_columns!(),
-    ") select $1, workspace_id, id, $4, $5, cast($6 as text), $7, cast($8 as bigint), cast($9 as bigint), \
-     cast($10 as bigint), cast($11 as bigint), cast($12 as bigint), cast($13 as bigint), cast($14 as bigint), $15 \
-     from bots where workspace_id = $2 and id = $3"
+    ") select $1, workspace_id, id, cast($4 as text), cast($5 as text), $6, cast($7 as text), cast($8 as text), \
+     cast($9 as bigint), cast($10 as bigint), cast($11 as bigint), cast($12 as bigint), cast($13 as bigint), \
+     cast($14 as bigint), cast($15 as bigint), $16 from bots where workspace_id = $2 and id = $3"
 );
 const UNENDED_OF_WORKSPACE: &str = "select count(*) as value from tasks where workspace_id = $1 and ended_at is null";
 const EXISTS: &str = "select count(*) as value from tasks where id = $1";
@@ -186,6 +191,7 @@ impl TaskRow {
             self.workspace_id,
             self.bot_id,
             self.session_id,
+            self.parent_id,
             self.status.as_str(),
             &self.code,
             self.key_id,
@@ -219,7 +225,9 @@ impl Store {
             }
             match new {
                 Some(new) => sessions::begin(&mut session, new).await?,
-                None if !sessions::touch(&mut session, row).await? => return Ok(InsertedTask::NoSession),
+                None if row.session_id.is_some() && !sessions::touch(&mut session, row).await? => {
+                    return Ok(InsertedTask::NoSession);
+                }
                 None => {}
             }
             let wake = self.timed(&mut session, wake).await?;

@@ -115,14 +115,15 @@ impl super::Snapshot {
         held.map_or_else(|| Arc::new(ResourceCredential::absent()), |held| held.source(resource))
     }
 
-    /// Returns the redactors for the credentials of the resources to which the bot is bound, and for those of the user at
-    /// these resources. The first call decrypts the credentials.
-    pub fn redactors_of(&self, workspace: WorkspaceId, bot: BotId, user: &AppUser) -> SharedRedactors {
+    /// Returns the redactors for the credentials of the resources to which the bot is bound, and for those of the user, if
+    /// there is one, at these resources. The first call decrypts the credentials.
+    pub fn redactors_of(&self, workspace: WorkspaceId, bot: BotId, user: Option<&AppUser>) -> SharedRedactors {
         let bindings = self.bot(workspace, bot).into_iter().flat_map(|bot| &bot.bindings);
         let of_binding = |binding: &Arc<Binding>| {
             let resource = &binding.resource;
             let own = resource.credential.is_some().then(|| resource.credential_source().redactor());
-            let of_user = self.user_credential(resource.row.id, user).map(|held| held.source(resource).redactor());
+            let held = user.and_then(|user| self.user_credential(resource.row.id, user));
+            let of_user = held.map(|held| held.source(resource).redactor());
             [own, of_user]
         };
         bindings.flat_map(of_binding).flatten().collect()
