@@ -32,6 +32,7 @@ mod sandbox;
 mod sandboxes;
 mod stable;
 mod tamper;
+mod task_kills;
 mod tasks;
 mod telemetry;
 mod tenancy;

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use futures::stream::{self, StreamExt};
 use rstest::rstest;
 use serde_json::{Value, json};
+pub(crate) use support::sqlite;
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -19,15 +20,6 @@ const DISARM: &[&str] = &["drop trigger audit_rows_no_update", "drop trigger aud
 const HEADS: &str = "audit-heads.log";
 /// The maximum number of concurrent checks.
 const AT_ONCE: usize = 4;
-
-/// Runs statements on a SQLite database and prints the rows of the last statement as JSON.
-const SQLITE: &str = "\
-import json, sqlite3, sys
-database = sqlite3.connect(sys.argv[1], isolation_level=None)
-for statement in sys.argv[2:]:
-    rows = database.execute(statement).fetchall()
-print(json.dumps(rows))
-database.close()";
 
 /// The data folder of a stopped server, with twenty rows of audit from two runs, and therefore several heads. Ten rows
 /// are from the set-up, two from a change, and eight from calls.
@@ -102,14 +94,6 @@ impl Record {
         ensure!(problems.iter().any(|problem| problem["sequence"] == sequence), "the row is not named: {report}");
         Ok(true)
     }
-}
-
-/// Runs statements on the database of a data folder, and returns the rows of the last statement.
-pub(crate) async fn sqlite(data_dir: &Path, statements: &[&str]) -> Result<Value> {
-    let mut python = Command::new("python3");
-    let output = python.args(["-c", SQLITE]).arg(data_dir.join("monstrum.db")).args(statements).output().await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(serde_json::from_slice(&output.stdout)?)
 }
 
 #[tokio::test]

@@ -96,14 +96,7 @@ pub(crate) async fn steps(api: &Api, id: &str) -> Result<Vec<Value>> {
 
 /// Returns an answer of a model that asks for these calls.
 pub(crate) fn calls(calls: &[(&str, Value)]) -> LlmReply {
-    let call = |(index, (name, params)): (usize, &(&str, Value))| {
-        let function = json!({ "name": name, "arguments": params.to_string() });
-        json!({ "index": index, "id": format!("call_{index}"), "type": "function", "function": function })
-    };
-    let calls: Vec<Value> = calls.iter().enumerate().map(call).collect();
-    let asked = json!({ "choices": [{ "index": 0, "delta": { "tool_calls": calls }, "finish_reason": "tool_calls" }] });
-    let usage = json!({ "choices": [], "usage": { "prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12 } });
-    LlmReply::stream(&[asked, usage])
+    LlmReply::calls(calls)
 }
 
 /// The parameters of a call that lists issues.

@@ -1,6 +1,7 @@
 //! The demo: a server on an empty data folder, an upstream that implements GitHub's REST API, and one bot. Seven calls
 //! show allowed calls, rejected calls, stopped calls and the protection of secrets. A conversation with a sandbox
-//! and the tools of an MCP server follow. The demo verifies all results and ends with an error if a result differs.
+//! and the tools of an MCP server follow, then a task with a model, during which the server is killed. The demo verifies
+//! all results and ends with an error if a result differs.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a demo prints its steps")]
@@ -9,6 +10,7 @@ mod leaks;
 mod mcp;
 mod sandbox;
 mod scenes;
+mod task;
 mod wiki;
 
 use std::process::ExitCode;
@@ -62,7 +64,7 @@ async fn demo(keep: bool) -> Result<()> {
     let played = async {
         server.launch().await?;
         println!("  {}", server.url().context("the server is not running")?);
-        show(&server, &github, &thief, keep).await
+        show(&mut server, &github, &thief, keep).await
     };
     // A dropped server is killed, so the process ends even if the demo fails.
     let result = tokio::select! {
@@ -88,7 +90,7 @@ async fn demo(keep: bool) -> Result<()> {
     Ok(())
 }
 
-async fn show(server: &Server, github: &FakeGithub, thief: &FakeGithub, keep: bool) -> Result<()> {
+async fn show(server: &mut Server, github: &FakeGithub, thief: &FakeGithub, keep: bool) -> Result<()> {
     let api = server.api()?;
     let stage = Stage::set_up(&api, github, thief).await?;
     println!("One bot, `triage`, may read and write issues of acme/* and call the two misbehaving plugins.\n");
@@ -101,6 +103,9 @@ async fn show(server: &Server, github: &FakeGithub, thief: &FakeGithub, keep: bo
 
     sandbox::show(&api).await?;
     mcp::show(&api).await?;
+    task::show(server).await?;
+    // The server has started again, on another port.
+    let api = server.api()?;
 
     println!("verifying the audit …");
     let audit = api.verify_audit().await?;

@@ -6,6 +6,8 @@
 mod equal_policy;
 #[path = "../revocation.rs"]
 mod revocation;
+#[path = "../task_kills.rs"]
+mod task_kills;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revocation_among_500_000_bindings() -> anyhow::Result<()> {
@@ -15,4 +17,15 @@ async fn a_revocation_among_500_000_bindings() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_export_of_200_bots_is_applied_with_equal_decisions() -> anyhow::Result<()> {
     equal_policy::holds(200, 10_000).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kills_of_50_servers_with_tasks() -> anyhow::Result<()> {
+    task_kills::hold(50, task_kills::Database::Sqlite).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kills_of_50_servers_with_tasks_and_a_shared_database() -> anyhow::Result<()> {
+    let postgres = support::Postgres::start(&[])?;
+    task_kills::hold(50, task_kills::Database::Postgres(postgres)).await
 }

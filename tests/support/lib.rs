@@ -24,6 +24,7 @@ mod proxy;
 mod random;
 mod sandboxes;
 mod server;
+mod sqlite;
 
 pub use agent::{Agent, hello};
 pub use api::{Api, Bound};
@@ -45,3 +46,4 @@ pub use proxy::{Proxy, Way};
 pub use random::Random;
 pub use sandboxes::{Asked, SandboxDouble};
 pub use server::{Build, Server, install_tls, program};
+pub use sqlite::sqlite;

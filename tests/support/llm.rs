@@ -1,10 +1,11 @@
-//! A scripted server with OpenAI's Chat Completions. It records all requests and gives the prepared answers in order.
+//! A scripted server with OpenAI's Chat Completions. It records all requests. It gives the prepared answers in order, or
+//! decides by the conversation what it answers.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -16,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::Recorded;
+use crate::{Api, Recorded};
 
 /// The maximum size of a recorded body, in bytes.
 const BODY_BYTES_MAX: usize = 32 << 20;
@@ -48,8 +49,13 @@ enum After {
     Break,
 }
 
+/// Decides what the server answers to the body of a request.
+type Script = Box<dyn Fn(&Value) -> LlmReply + Send + Sync>;
+
 struct Shared {
     replies: Mutex<VecDeque<LlmReply>>,
+    /// What answers a request without a prepared answer.
+    script: Mutex<Option<Script>>,
     requests: Mutex<Vec<Recorded>>,
     /// The number of bodies that are being sent.
     open: watch::Sender<usize>,
@@ -91,6 +97,20 @@ impl LlmReply {
         chunks.push(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}));
         chunks.push(json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}}));
         LlmReply::stream(&chunks)
+    }
+
+    /// Creates a stream that asks for calls of these tools with these parameters, with the usage of the round.
+    #[must_use]
+    pub fn calls(calls: &[(&str, Value)]) -> Self {
+        let call = |(index, (name, params)): (usize, &(&str, Value))| {
+            let function = json!({ "name": name, "arguments": params.to_string() });
+            json!({ "index": index, "id": format!("call_{index}"), "type": "function", "function": function })
+        };
+        let calls: Vec<Value> = calls.iter().enumerate().map(call).collect();
+        LlmReply::stream(&[
+            json!({ "choices": [{ "index": 0, "delta": { "tool_calls": calls }, "finish_reason": "tool_calls" }] }),
+            json!({ "choices": [], "usage": { "prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12 } }),
+        ])
     }
 
     /// Returns the chunk with a piece of text.
@@ -151,8 +171,12 @@ impl FakeLlm {
     pub async fn start() -> Result<FakeLlm> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let shared =
-            Arc::new(Shared { replies: Mutex::default(), requests: Mutex::default(), open: watch::Sender::new(0) });
+        let shared = Arc::new(Shared {
+            replies: Mutex::default(),
+            script: Mutex::default(),
+            requests: Mutex::default(),
+            open: watch::Sender::new(0),
+        });
         let router = Router::new().fallback(answer).with_state(Arc::clone(&shared));
         // Without this server, the requests of a test fail.
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap_or_default() });
@@ -165,9 +189,31 @@ impl FakeLlm {
         format!("http://{}/v1", self.address)
     }
 
-    /// Adds answers, which are given in order. A request without a prepared answer is answered with status 501.
+    /// Adds answers, which are given in order. Without a script, a request without a prepared answer is answered with
+    /// status 501.
     pub fn prepare(&self, replies: impl IntoIterator<Item = LlmReply>) {
         locked(&self.shared.replies).extend(replies);
+    }
+
+    /// Answers each request without a prepared answer as `script` decides by its body.
+    pub fn follow(&self, script: impl Fn(&Value) -> LlmReply + Send + Sync + 'static) {
+        *locked(&self.shared.script) = Some(Box::new(script));
+    }
+
+    /// Lets a bot use the model of this server, through a resource of this name.
+    pub async fn give_to(&self, api: &Api, bot: &str, name: &str) -> Result<()> {
+        let model = json!({ "id": "small", "context_tokens": 100_000, "output_tokens": 1000 });
+        let network = json!({ "allow_addresses": ["127.0.0.0/8"], "allow_http": true });
+        let config = json!({ "api_base": self.url(), "models": [model] });
+        let body = json!({ "resource_type": "llm", "name": name, "config": config, "network": network });
+        let (status, resource) = api.post("/api/resources", &body).await?;
+        ensure!(status == 201, "{status} {resource}");
+        let resource = resource["id"].as_str().context("the resource has no id")?;
+        let key = json!({ "auth_method": "api_key", "fields": { "api_key": "sk-of-the-scripted-model" } });
+        let (status, body) = api.put(&format!("/api/resources/{resource}/credential"), &key).await?;
+        ensure!(status == 200, "{status} {body}");
+        let role = api.role(&format!("models of {bot}"), &["llm.complete"]).await?;
+        api.bind(bot, resource, &role, &json!({})).await.map(drop)
     }
 
     /// Returns all requests so far.
@@ -221,8 +267,11 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         headers: parts.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect(),
         body: body.to_vec(),
     });
-    let reply = locked(&shared.replies).pop_front();
-    let reply = reply.unwrap_or_else(|| LlmReply::text(501, "text/plain", "no answer is prepared"));
+    let prepared = locked(&shared.replies).pop_front();
+    let reply = prepared.unwrap_or_else(|| match &*locked(&shared.script) {
+        Some(script) => script(&serde_json::from_slice(&body).unwrap_or_default()),
+        None => LlmReply::text(501, "text/plain", "no answer is prepared"),
+    });
     shared.open.send_modify(|open| *open += 1);
     reply.response(Open(shared))
 }
