@@ -158,8 +158,7 @@ impl Events {
     /// Returns the next event, or `None` if the connection has ended.
     pub(super) async fn next(&mut self) -> Result<Option<Event>, Failure> {
         loop {
-            if let Some((id, event)) = self.parser.next() {
-                self.last = id.or(self.last.take());
+            if let Some(event) = self.parser.next(&mut self.last) {
                 return Ok(Some(event));
             }
             let Ok(Ok(Some(chunk))) = tokio::time::timeout(SILENCE_MAX, self.response.chunk()).await else {
@@ -183,21 +182,26 @@ impl Parser {
         Ok(())
     }
 
-    /// Returns the next whole event with its id.
-    fn next(&mut self) -> Option<(Option<String>, Event)> {
-        let end = self.0.windows(2).position(|pair| pair == b"\n\n")?;
-        let text: Vec<u8> = self.0.drain(..end + 2).collect();
-        let (mut id, mut event) = (None, Event::default());
-        for line in String::from_utf8_lossy(&text).lines() {
-            // A line without a colon in front is a field; others are comments.
-            match line.split_once(':').map(|(name, value)| (name, value.strip_prefix(' ').unwrap_or(value))) {
-                Some(("id", value)) => id = Some(value.to_owned()),
-                Some(("event", value)) => event.name = value.to_owned(),
-                Some(("data", value)) => event.data.push_str(value),
-                _ => {}
+    /// Returns the next whole event that has data, and sets `last` to the last id before its end. A block without data,
+    /// such as the comment that keeps a silent connection open, is not an event.
+    fn next(&mut self, last: &mut Option<String>) -> Option<Event> {
+        loop {
+            let end = self.0.windows(2).position(|pair| pair == b"\n\n")?;
+            let text: Vec<u8> = self.0.drain(..end + 2).collect();
+            let mut event = Event::default();
+            for line in String::from_utf8_lossy(&text).lines() {
+                // A line without a colon in front is a field; others are comments.
+                match line.split_once(':').map(|(name, value)| (name, value.strip_prefix(' ').unwrap_or(value))) {
+                    Some(("id", value)) => *last = Some(value.to_owned()),
+                    Some(("event", value)) => event.name = value.to_owned(),
+                    Some(("data", value)) => event.data.push_str(value),
+                    _ => {}
+                }
+            }
+            if !event.data.is_empty() {
+                return Some(event);
             }
         }
-        Some((id, event))
     }
 }
 
@@ -206,21 +210,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_whole_over_the_borders_of_pieces() {
+    fn events_with_data_are_whole_over_the_borders_of_pieces() {
         let whole = b"id: 1\n\n: comment\n\nevent: call\nid: 2\ndata: {\"a\": 1}\n\nevent: lost\ndata: {}\n\n";
         for size in 1..whole.len() {
-            let (mut parser, mut events) = (Parser::default(), Vec::new());
+            let (mut parser, mut last, mut events) = (Parser::default(), None, Vec::new());
             for piece in whole.chunks(size) {
                 parser.add(piece).ok().unwrap();
-                while let Some((id, event)) = parser.next() {
-                    events.push(format!("{id:?} {} {}", event.name, event.data));
+                while let Some(event) = parser.next(&mut last) {
+                    events.push(format!("{last:?} {} {}", event.name, event.data));
                 }
             }
-            assert_eq!(
-                events,
-                ["Some(\"1\")  ", "None  ", "Some(\"2\") call {\"a\": 1}", "None lost {}"],
-                "pieces of {size}"
-            );
+            assert_eq!(events, ["Some(\"2\") call {\"a\": 1}", "Some(\"2\") lost {}"], "pieces of {size}");
         }
         assert!(Parser::default().add(&vec![b'x'; EVENT_BYTES_MAX + 1]).is_err());
     }
