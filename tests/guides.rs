@@ -7,6 +7,7 @@ mod mentions;
 mod operators;
 mod readme;
 mod start;
+mod triage;
 mod walk;
 
 use std::fs;
