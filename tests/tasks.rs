@@ -4,6 +4,7 @@ mod access;
 mod command;
 mod guards;
 mod hosts;
+mod labels;
 mod resumption;
 mod runs;
 mod sessions;

@@ -7,7 +7,9 @@ use monstrum_api::tools::Chat;
 use monstrum_core::call_types::incoming::CallerKey;
 use monstrum_llm::AssistantMessage;
 use monstrum_store::{TaskRow, TaskStepKind, TaskStepRow};
-use monstrum_types::{AppUser, BotId, CallOutcome, Code, KeyId, RequestId, SessionId, Status, TaskId, WorkspaceId};
+use monstrum_types::{
+    AppUser, BotId, CallOutcome, Code, KeyId, Labels, RequestId, SessionId, Status, TaskId, WorkspaceId,
+};
 use monstrum_vault::{AssociatedData, Vault, VaultError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -50,6 +52,9 @@ pub struct TaskContent {
     /// Whether the task has ended because a caller cancelled it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cancelled: bool,
+    /// The labels of what the task has read: those with which it began and, once it has ended, those of its steps.
+    #[serde(default, skip_serializing_if = "Labels::is_none")]
+    pub labels: Labels,
 }
 
 /// What started a task.
@@ -105,6 +110,9 @@ pub struct RoundContent {
     /// What the model reads after the results of the round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// The labels of what the model had read.
+    #[serde(default, skip_serializing_if = "Labels::is_none")]
+    pub labels: Labels,
 }
 
 /// The content of a call.
@@ -130,6 +138,9 @@ pub struct StepOutcome {
     /// The data as JSON text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
+    /// The labels of the resources of the call and of the calls below it.
+    #[serde(default, skip_serializing_if = "Labels::is_none")]
+    pub labels: Labels,
 }
 
 /// The content of a step.
@@ -144,7 +155,8 @@ impl TaskContent {
     #[must_use]
     pub fn new(instruction: String, limits: Limits, source: Source) -> TaskContent {
         let (params, chat, result, message, is_cancelled) = (None, None, None, None, false);
-        TaskContent { instruction, params, limits, chat, source, result, message, is_cancelled }
+        let labels = Labels::none();
+        TaskContent { instruction, params, limits, chat, source, result, message, is_cancelled, labels }
     }
 }
 
@@ -164,6 +176,7 @@ impl From<&CallOutcome> for StepOutcome {
             code: outcome.code,
             message: outcome.message.clone(),
             data: outcome.data.as_ref().map(|data| data.as_str().to_owned()),
+            labels: Labels::none(),
         }
     }
 }
@@ -172,7 +185,8 @@ impl StepOutcome {
     /// Creates the outcome of a call that failed, or that did not run.
     #[must_use]
     pub fn failed(code: Code, message: impl Into<String>) -> StepOutcome {
-        StepOutcome { status: Status::Error, code: Some(code), message: Some(message.into()), data: None }
+        let (data, labels) = (None, Labels::none());
+        StepOutcome { status: Status::Error, code: Some(code), message: Some(message.into()), data, labels }
     }
 }
 
@@ -315,6 +329,7 @@ mod tests {
             started_at: None,
             cancelled_at: None,
             ended_at: None,
+            labels: Labels::none(),
             sealed: String::new(),
         }
     }

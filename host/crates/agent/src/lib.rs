@@ -12,6 +12,7 @@ pub mod compact;
 mod following;
 pub mod guards;
 pub mod journal;
+mod labels;
 mod live;
 mod places;
 pub mod present;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use monstrum_api::tasks::TokenUsage;
+use monstrum_core::call_types::call_labels::CallLabels;
 use monstrum_core::call_types::incoming::{Attachments, IncomingCall};
 use monstrum_core::call_types::round::{
     LLM_COMPLETE, RoundAnswer, RoundDelta, RoundExchange, RoundFailure, RoundOptions, RoundRequest, RoundTool,
@@ -18,7 +19,7 @@ use monstrum_core::operations::tools::{Range, visible};
 use monstrum_llm::{FinishReason, Message};
 use monstrum_manifest::Effect;
 use monstrum_store::{TaskProgress, TaskStepKind, TaskStepRow};
-use monstrum_types::{CallOutcome, Code, RequestId, Status, UtcMillis, with_causes};
+use monstrum_types::{CallOutcome, Code, Labels, RequestId, Status, UtcMillis, with_causes};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -97,7 +98,7 @@ impl TaskTurn<'_> {
         let messages = self.messages(state, is_last).await?;
         let messages = compacted(messages, state.earlier(), tools_bytes, context_tokens);
         let request = RoundRequest { messages, tools, output_tokens: None, options: RoundOptions::default() };
-        let answered = match self.ask(&request, &candidates, state.next_sequence()).await? {
+        let answered = match self.ask(&request, &candidates, (state.next_sequence(), state.labels())).await? {
             Ok(answered) => answered,
             Err(NoAnswer::Ending(ending)) => return Ok(RoundEnd::Ends(ending)),
             Err(NoAnswer::Stopped) => return Ok(RoundEnd::Stopped),
@@ -153,14 +154,14 @@ impl TaskTurn<'_> {
         &self,
         request: &RoundRequest,
         candidates: &[Candidate],
-        step: i64,
+        (step, labels): (i64, &Labels),
     ) -> Result<Result<Answered, NoAnswer>, Interrupted> {
         let mut last = NoAnswer::Ending(Ending::Failed(TaskCode::Model, "the bot has no model".to_owned()));
         for candidate in candidates {
             if self.stops() {
                 return Ok(Err(NoAnswer::Stopped));
             }
-            let (exchange, outcome, request_id, started_at) = self.exchange(request, candidate, step).await?;
+            let (exchange, outcome, request_id, started_at) = self.exchange(request, candidate, (step, labels)).await?;
             if let Some(answer) = exchange.answer() {
                 return Ok(Ok(Answered { request_id, started_at, answer: answer.clone() }));
             }
@@ -183,7 +184,7 @@ impl TaskTurn<'_> {
         &self,
         request: &RoundRequest,
         candidate: &Candidate,
-        step: i64,
+        (step, labels): (i64, &Labels),
     ) -> Result<(Arc<RoundExchange>, CallOutcome, RequestId, UtcMillis), Interrupted> {
         let app = &self.runner.app;
         let (request_id, started_at) = (RequestId::new(), app.clock.now());
@@ -197,7 +198,8 @@ impl TaskTurn<'_> {
         let attachments = Attachments { round: Some(Arc::clone(&exchange)), ..Attachments::default() };
         let call = IncomingCall::bot_tool(request_id, workspace, bot, LLM_COMPLETE.to_owned(), params)
             .with_resource(Some(candidate.resource_id))
-            .with_attachments(attachments);
+            .with_attachments(attachments)
+            .with_labels(CallLabels::new(labels.clone()));
         let call = self.of_task(call, TaskOfCall { step: None, lease: self.lease() });
         let send = |delta: RoundDelta| self.live.delta(step, delta.channel, delta.text);
         let mut run = std::pin::pin!(app.calls.run_until(call, &self.stop_calls));
@@ -242,6 +244,7 @@ impl TaskTurn<'_> {
             is_malformed: asks.is_malformed || note.is_some(),
             note,
             message: answer.message,
+            labels: state.labels().clone(),
         };
         let now = app.clock.now();
         let first = state.next_sequence();
@@ -293,11 +296,13 @@ impl TaskTurn<'_> {
             task_id: self.row.id,
             input_tokens: i64::try_from(usage.input_tokens).unwrap_or(i64::MAX),
             output_tokens: i64::try_from(usage.output_tokens).unwrap_or(i64::MAX),
+            labels: state.unrecorded_labels(),
             steps: steps.iter().map(|(row, _)| row.clone()).collect(),
         };
         if !app.store.advance_task(self.turn.claim(), &progress).await? {
             return Err(Interrupted::Gone);
         }
+        state.labels_were_recorded();
         for (row, content) in steps {
             state.add(row, content);
         }

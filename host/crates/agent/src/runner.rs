@@ -18,7 +18,8 @@ use monstrum_engine::{Handler, Turn, TurnError, TurnOutcome};
 use monstrum_llm::Message;
 use monstrum_manifest::Effect;
 use monstrum_store::{AfterTurn, StoreError, TaskEnd, TaskRow, TaskStatus};
-use monstrum_types::{Code, RequestId, TaskId, WakeKind, WorkspaceId, with_causes, words};
+use monstrum_types::{Code, Labels, RequestId, TaskId, WakeKind, WorkspaceId, with_causes, words};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -73,6 +74,9 @@ pub(crate) enum Ending {
     Failed(TaskCode, String),
     Cancelled,
 }
+
+/// How a task ended, and the labels of what it has read.
+type Ended = (Ending, Labels);
 
 /// Why a task stops before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +134,8 @@ pub(crate) struct TaskTurn<'a> {
     pub(crate) stop_calls: CancellationToken,
     /// The secrets that the task can have used. An earlier turn may have left parts of them in the journal.
     secrets: SharedRedactors,
+    /// The labels of what the model has read until now.
+    pub(crate) labels: Mutex<Labels>,
 }
 
 impl Runner {
@@ -154,27 +160,28 @@ impl Runner {
     }
 
     /// Runs a task until it ends or its turn does.
-    async fn run(&self, turn: &Turn, row: &TaskRow, live: &LiveTask) -> Result<Option<Ending>, Interrupted> {
+    async fn run(&self, turn: &Turn, row: &TaskRow, live: &LiveTask) -> Result<Option<Ended>, Interrupted> {
         let app = &self.app;
+        let ended = |ending| Ok(Some((ending, Labels::none())));
         let content = match journal::open_task(&app.vault, row) {
             Ok(content) => content,
             Err(error) => {
                 tracing::error!(error = %with_causes(&error), task.id = %row.id, "a task cannot be opened");
                 let message = "the record of the task cannot be opened";
-                return Ok(Some(Ending::Failed(TaskCode::Internal, message.to_owned())));
+                return ended(Ending::Failed(TaskCode::Internal, message.to_owned()));
             }
         };
         if let Some(ending) = recorded_ending(row, &content) {
             tracing::error!(task.id = %row.id, "the row of a task that has ended was set back by another program");
-            return Ok(Some(ending));
+            return ended(ending);
         }
         if turn.claim().failures >= FAILED_TURNS_MAX {
             let message = "the server could not continue the task; search its log for the id of the task";
-            return Ok(Some(Ending::Failed(TaskCode::Internal, message.to_owned())));
+            return ended(Ending::Failed(TaskCode::Internal, message.to_owned()));
         }
         let key = match content.source.key(row.key_id) {
             Ok(key) => key,
-            Err(error) => return Ok(Some(Ending::Failed(TaskCode::Internal, error.to_string()))),
+            Err(error) => return ended(Ending::Failed(TaskCode::Internal, error.to_string())),
         };
         let since = row.started_at.unwrap_or(row.created_at);
         let ends_at = since.plus_ms(i64::from(content.limits.wall_s).saturating_mul(1000));
@@ -191,6 +198,7 @@ impl Runner {
             stop: OnceLock::new(),
             stop_calls: CancellationToken::new(),
             secrets: app.policy.load().redactors_of(row.workspace_id, row.bot_id, user.as_ref()),
+            labels: Mutex::default(),
         };
         if row.cancelled_at.is_some() {
             task.stops_for(Stop::Cancelled);
@@ -199,7 +207,8 @@ impl Runner {
             ended = task.run() => ended,
             never = task.watch() => match never {},
         };
-        task.closed(ended).await
+        let ending = task.closed(ended).await?;
+        Ok(ending.map(|ending| (ending, task.labels.into_inner())))
     }
 
     /// Ends the turn of a task that was deleted. Fails if the task is still there: the policy may lack its bot for a
@@ -214,7 +223,7 @@ impl Runner {
     }
 
     /// Writes the end of a task.
-    async fn end(&self, turn: &Turn, row: &TaskRow, ending: Ending) -> Result<AfterTurn, Interrupted> {
+    async fn end(&self, turn: &Turn, row: &TaskRow, (ending, labels): Ended) -> Result<AfterTurn, Interrupted> {
         let (app, now) = (&self.app, self.app.clock.now());
         let (status, event_type, code) = match &ending {
             Ending::Completed(_) => (TaskStatus::Completed, EventType::TaskCompleted, None),
@@ -250,6 +259,7 @@ impl Runner {
             Ok(mut content) => {
                 content.is_cancelled = status == TaskStatus::Cancelled;
                 (content.result, content.message) = (result, message);
+                content.labels.add(&labels);
                 journal::seal_task(&app.vault, row, &content)?
             }
             Err(_) => row.sealed.clone(),
@@ -297,7 +307,7 @@ impl Handler for Runner {
         live.changed();
         let ended = async {
             match self.run(turn, &row, &live).await? {
-                Some(ending) => self.end(turn, &row, ending).await.map(Some),
+                Some(ended) => self.end(turn, &row, ended).await.map(Some),
                 None => Ok(None),
             }
         };
@@ -328,6 +338,7 @@ impl TaskTurn<'_> {
                 return Ok(None);
             }
             state.close_round();
+            self.labels.lock().add(state.labels());
             if let Some(ending) = self.ending(&state) {
                 return Ok(Some(ending));
             }
@@ -383,11 +394,14 @@ impl TaskTurn<'_> {
     /// Reads the journal.
     async fn read(&self) -> Result<State, Interrupted> {
         let (store, vault) = (&self.runner.app.store, &self.runner.app.vault);
-        let mut state = State::new(self.first_messages().await?);
+        let mut state = State::new(self.first_messages().await?, self.first_labels().await?);
         let mut after = 0;
         loop {
             let rows = store.task_steps(self.row.workspace_id, self.row.id, after, STEPS_READ).await?;
-            let Some(last) = rows.last() else { return Ok(state) };
+            let Some(last) = rows.last() else {
+                self.labels.lock().add(state.labels());
+                return Ok(state);
+            };
             after = last.sequence;
             for row in rows {
                 let content = journal::open_step(vault, &row)?;

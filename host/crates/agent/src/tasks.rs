@@ -10,14 +10,15 @@ use monstrum_core::app::App;
 use monstrum_core::events::{self, EventLinks, EventType, NewEvent};
 use monstrum_core::models;
 use monstrum_core::operations::tools::{check_chat, may_use};
-use monstrum_core::operations::{Caller, OperationError};
+use monstrum_core::operations::{Caller, OperationError, check_task_labels};
 use monstrum_engine::Engine;
 use monstrum_store::{
     BotRow, EventRow, InsertedTask, KeyKind, NewSession, NewWake, PAGE_ITEMS_MAX, Page, SessionRow, TaskFilter,
     TaskRow, TaskStatus, TaskStepRow, TasksMax,
 };
 use monstrum_types::{
-    BotId, InputError, JsonText, KeyId, SessionId, TaskId, UtcMillis, WakeKey, WakeKind, WorkspaceId, with_causes,
+    BotId, InputError, JsonText, KeyId, Labels, SessionId, TaskId, UtcMillis, WakeKey, WakeKind, WorkspaceId,
+    with_causes,
 };
 
 use serde::Deserialize as _;
@@ -113,13 +114,15 @@ impl Tasks {
         let (snapshot, now) = (app.policy.load(), app.clock.now());
         let row_of_bot = &snapshot.bot(caller.workspace, bot).ok_or_else(|| OperationError::not_found("bot"))?.row;
         let limits = checked(&input, &limits_of(row_of_bot))?;
+        check_task_labels(&input.labels)?;
         models::candidates(&snapshot, caller.workspace, bot, now)
             .map_err(|error| OperationError::conflict(error.to_string()))?;
         let idle_ms = row_of_bot.session_idle_s.unwrap_or(SESSION_IDLE_S).saturating_mul(1000);
-        let NewTask { instruction, params, session_id, chat, .. } = input;
+        let NewTask { instruction, params, session_id, chat, labels, .. } = input;
         let session = self.session_of(caller, bot, (session_id, chat), (idle_ms, now)).await?;
         let mut content = TaskContent::new(instruction, limits, Source::of_key(caller.caller_key()));
         content.params = params;
+        content.labels = labels.into_iter().collect();
         let (key, parent, session) = (Some(caller.key), None, Some(session));
         self.begin(Beginning { workspace: caller.workspace, bot, key, parent, session, content }).await
     }
@@ -138,6 +141,10 @@ impl Tasks {
             Some(SessionOf::New(new)) => (Some(new.row.clone()), Some(new)),
         };
         let session_id = of.as_ref().map(|row| row.id);
+        if let Some(row) = &of {
+            let earlier = new.as_ref().and_then(|new| new.after.as_ref()).map(|(earlier, _)| *earlier);
+            content.labels.add(&self.labels_of_session(row, earlier).await?);
+        }
         if let Some(SessionRow { app_id, user_id, chat_id, .. }) = of {
             content.chat = Some(Chat { app_id, user_id, chat_id });
         }
@@ -157,6 +164,7 @@ impl Tasks {
             started_at: None,
             cancelled_at: None,
             ended_at: None,
+            labels: content.labels.clone(),
             sealed: String::new(),
         };
         row.sealed = journal::seal_task(&app.vault, &row, &content).map_err(internal)?;
@@ -229,6 +237,7 @@ impl Tasks {
             created_at: now,
             used_at: now,
             expired_at,
+            labels: Labels::none(),
         };
         let created = self.event_of_session(EventType::SessionCreated, &row, now)?;
         Ok(SessionOf::New(Box::new(NewSession { row, created, after })))
@@ -380,7 +389,7 @@ impl Tasks {
             Err(error) => {
                 tracing::error!(error = %with_causes(&error), task.id = %row.id, "a task cannot be opened");
                 let message = Some("the record of the task cannot be opened".to_owned());
-                task(row, (String::new(), None, message))
+                task(row, (String::new(), None, message), Labels::all())
             }
         }
     }
@@ -400,11 +409,13 @@ impl Tasks {
             text: None,
             model: None,
             usage: None,
+            labels: Vec::new(),
             started_at: row.started_at,
             ended_at: row.ended_at,
         };
         match content {
             StepContent::Round(round) => {
+                step.labels = round.labels.names();
                 step.text = Some(round.message.text);
                 (step.model, step.usage) = (Some(round.model), Some(round.usage));
             }
@@ -413,6 +424,7 @@ impl Tasks {
                 if let Some(outcome) = call.outcome {
                     step.code = outcome.code.map(|code| code.as_str().to_owned());
                     step.message = outcome.message;
+                    step.labels = outcome.labels.names();
                     let result = outcome.data.as_deref().map(JsonText::parse).transpose();
                     step.result = result.map_err(|error| OperationError::Internal(error.into()))?;
                 }
@@ -441,11 +453,15 @@ pub(crate) fn internal(error: JournalError) -> OperationError {
 }
 
 fn shown(row: &TaskRow, content: TaskContent) -> Task {
-    let TaskContent { instruction, result, message, .. } = content;
-    task(row, (instruction, result, message))
+    let TaskContent { instruction, result, message, labels, .. } = content;
+    task(row, (instruction, result, message), labels)
 }
 
-fn task(row: &TaskRow, (instruction, result, message): (String, Option<String>, Option<String>)) -> Task {
+fn task(
+    row: &TaskRow,
+    (instruction, result, message): (String, Option<String>, Option<String>),
+    labels: Labels,
+) -> Task {
     let tokens = |tokens: i64| u64::try_from(tokens).unwrap_or(0);
     Task {
         id: row.id,
@@ -459,6 +475,7 @@ fn task(row: &TaskRow, (instruction, result, message): (String, Option<String>, 
         result,
         steps: row.steps,
         usage: TokenUsage { input_tokens: tokens(row.input_tokens), output_tokens: tokens(row.output_tokens) },
+        labels: labels.with(&row.labels).names(),
         started_by: row.key_id,
         created_at: row.created_at,
         started_at: row.started_at,

@@ -37,6 +37,9 @@ pub struct Task {
     /// The number of steps that have ended.
     pub steps: i64,
     pub usage: TokenUsage,
+    /// The labels of the resources whose results the model has read, in this task or earlier in its session; `*` is every
+    /// label.
+    pub labels: Vec<String>,
     /// The key that started the task; null for a task that no key started.
     pub started_by: Option<KeyId>,
     pub created_at: UtcMillis,
@@ -87,6 +90,8 @@ pub struct TaskStep {
     pub model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<TokenUsage>,
+    /// The labels of the result of a call, or the labels of what the model had read in a round.
+    pub labels: Vec<String>,
     pub started_at: UtcMillis,
     pub ended_at: Option<UtcMillis>,
 }
@@ -113,9 +118,23 @@ pub struct NewTask {
     pub session_id: Option<SessionId>,
     /// The conversation in whose session the task is done. The session is created if the conversation has none.
     pub chat: Option<Chat>,
+    /// Labels of what the instruction and the parameters come from, such as `untrusted`: at most 4, each of 1 to 32
+    /// characters of a-z and `-`. The task has them in addition to those of what it reads.
+    #[serde(default)]
+    #[schema(max_items = 4)]
+    pub labels: Vec<String>,
     /// The limits, which must not exceed those of the bot.
     #[serde(default)]
     pub limits: TaskLimits,
+}
+
+impl NewTask {
+    /// Creates a task with an instruction alone.
+    #[must_use]
+    pub fn of(instruction: String) -> NewTask {
+        let (params, session_id, chat, labels, limits) = Default::default();
+        NewTask { instruction, params, session_id, chat, labels, limits }
+    }
 }
 
 lists! {

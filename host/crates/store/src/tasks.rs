@@ -9,7 +9,7 @@ mod deletion;
 mod sessions;
 mod turn;
 
-use monstrum_types::{BotId, KeyId, RequestId, SessionId, TaskId, UtcMillis, WorkspaceId, words};
+use monstrum_types::{BotId, KeyId, Labels, RequestId, SessionId, TaskId, UtcMillis, WorkspaceId, words};
 
 use crate::db::{Session, args, from_row, retry};
 use crate::wakes::NewWake;
@@ -67,6 +67,8 @@ pub struct TaskRow {
     /// The time at which a caller asked to cancel the task.
     pub cancelled_at: Option<UtcMillis>,
     pub ended_at: Option<UtcMillis>,
+    /// The labels of what the task has read.
+    pub labels: Labels,
     /// The instruction, the limits and the result: a sealed record in its text form.
     pub sealed: String,
 }
@@ -74,7 +76,7 @@ pub struct TaskRow {
 from_row! {
     TaskRow {
         id, workspace_id, bot_id, session_id, parent_id, status, code, key_id, steps, input_tokens, output_tokens,
-        created_at, started_at, cancelled_at, ended_at, sealed,
+        created_at, started_at, cancelled_at, ended_at, labels, sealed,
     }
 }
 
@@ -146,7 +148,7 @@ pub struct NewSession {
 macro_rules! task_columns {
     () => {
         "id, workspace_id, bot_id, session_id, parent_id, status, code, key_id, steps, input_tokens, output_tokens, \
-         created_at, started_at, cancelled_at, ended_at, sealed"
+         created_at, started_at, cancelled_at, ended_at, labels, sealed"
     };
 }
 
@@ -171,7 +173,7 @@ const INSERT: &str = concat!(
     task_columns!(),
     ") select $1, workspace_id, id, cast($4 as text), cast($5 as text), $6, cast($7 as text), cast($8 as text), \
      cast($9 as bigint), cast($10 as bigint), cast($11 as bigint), cast($12 as bigint), cast($13 as bigint), \
-     cast($14 as bigint), cast($15 as bigint), $16 from bots where workspace_id = $2 and id = $3"
+     cast($14 as bigint), cast($15 as bigint), $16, $17 from bots where workspace_id = $2 and id = $3"
 );
 const UNENDED_OF_WORKSPACE: &str = "select count(*) as value from tasks where workspace_id = $1 and ended_at is null";
 const EXISTS: &str = "select count(*) as value from tasks where id = $1";
@@ -202,6 +204,7 @@ impl TaskRow {
             self.started_at,
             self.cancelled_at,
             self.ended_at,
+            &self.labels,
             &self.sealed,
         ];
         Ok(session.run(INSERT, values).await? > 0)

@@ -88,6 +88,8 @@ impl Asks<'_> {
             resource,
             links: &json!(links),
             asked: pending.asked(),
+            labels: Some(self.call.labels().carried()).filter(|_| self.call.task().is_some()),
+            task: self.call.task().and_then(|_| self.call.task_id()),
             key: self.call.key().map(|key| key.id),
         };
         let text = params.first().map(String::as_str).unwrap_or_default();

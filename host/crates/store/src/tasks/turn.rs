@@ -1,8 +1,8 @@
 //! The transactions of a task's turn.
 
-use monstrum_types::{RequestId, TaskId, UtcMillis, WakeClaimId, WakeKey, WorkspaceId};
+use monstrum_types::{Labels, RequestId, TaskId, UtcMillis, WakeClaimId, WakeKey, WorkspaceId};
 
-use super::sessions::used_by;
+use super::sessions::{read_by, used_by};
 use super::{TaskRow, TaskStatus, TaskStepRow, select_tasks, task_columns};
 use crate::db::{Arg, Session, args, retry, values};
 use crate::wakes::{AfterTurn, WakeClaim, confirm_claim, end_turn};
@@ -14,6 +14,8 @@ pub struct TaskProgress {
     pub task_id: TaskId,
     pub input_tokens: i64,
     pub output_tokens: i64,
+    /// The labels of what the task has read, with all that it had before. `None` if the row of the task has them already.
+    pub labels: Option<Labels>,
     /// The round and its calls.
     pub steps: Vec<TaskStepRow>,
 }
@@ -46,6 +48,7 @@ const BEGIN: &str = "update tasks set status = 'running', started_at = coalesce(
                      where id = $1 and ended_at is null";
 const PROGRESS: &str = "update tasks set steps = steps + 1, input_tokens = input_tokens + $2, \
                         output_tokens = output_tokens + $3 where id = $1 and ended_at is null";
+const SET_LABELS: &str = "update tasks set labels = $2 where id = $1 and ended_at is null";
 const INSERT_STEP: &str = "\
     insert into task_steps (task_id, sequence, workspace_id, kind, request_id, tool, effect, status, started_at, \
     ended_at, sealed) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
@@ -116,6 +119,10 @@ impl Store {
         retry!(async {
             let mut session = self.db.write().await?;
             confirm_claim(&mut session, claim).await?;
+            if let Some(labels) = &progress.labels {
+                read_by(&mut session, progress.task_id, labels).await?;
+                session.run(SET_LABELS, args![progress.task_id, labels]).await?;
+            }
             let values = args![progress.task_id, progress.input_tokens, progress.output_tokens];
             if session.run(PROGRESS, values).await? == 0 {
                 return Ok(false);

@@ -8,7 +8,8 @@ use monstrum_store::{
     TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow, TasksMax, WakeClaim,
 };
 use monstrum_types::{
-    Clock as _, EventId, KeyId, RequestId, SessionId, SystemClock, TaskId, UtcMillis, WakeClaimId, WakeKey, WakeKind,
+    Clock as _, EventId, KeyId, Labels, RequestId, SessionId, SystemClock, TaskId, UtcMillis, WakeClaimId, WakeKey,
+    WakeKind,
 };
 
 use crate::rows::{self, AppendRows as _, NOW, default_workspace, other_workspace};
@@ -54,6 +55,7 @@ fn session(bot: &BotRow, chat: &str) -> NewSession {
         created_at: NOW,
         used_at: NOW,
         expired_at: None,
+        labels: Labels::none(),
     };
     NewSession { row, created: event(bot, "session.created"), after: None }
 }
@@ -75,6 +77,7 @@ fn task(bot: &BotRow, session_id: SessionId) -> TaskRow {
         started_at: None,
         cancelled_at: None,
         ended_at: None,
+        labels: Labels::none(),
         sealed: "sealed".to_owned(),
     }
 }
@@ -183,6 +186,39 @@ pub(crate) async fn a_session_runs_one_task_at_a_time(store: &Store) {
     assert!(store.is_task(first.id).await.unwrap() && !store.is_task(TaskId::new()).await.unwrap());
 }
 
+/// Returns the labels of a task and of its session.
+async fn labels_of(store: &Store, task: &TaskRow) -> [String; 2] {
+    let row = store.task(task.workspace_id, task.id).await.unwrap().unwrap();
+    let session = store.session(task.workspace_id, task.session_id.unwrap()).await.unwrap().unwrap();
+    [row.labels, session.labels].map(|labels| labels.to_string())
+}
+
+pub(crate) async fn labels_of_a_session_only_grow(store: &Store) {
+    let bot = bot(store, "one").await;
+    let new = session(&bot, "chat");
+    let first = task(&bot, new.row.id);
+    inserted(store, &first, Some(&new)).await;
+    let claim = claim(store, &first).await;
+    store.begin_task_turn(&claim, first.id, NOW).await.unwrap().unwrap();
+    let read = async |labels: Option<&str>| {
+        let labels = labels.map(Labels::from_text);
+        let progress = TaskProgress { task_id: first.id, input_tokens: 1, output_tokens: 1, labels, steps: Vec::new() };
+        assert!(store.advance_task(&claim, &progress).await.unwrap());
+    };
+    read(Some("a b")).await;
+    read(None).await;
+    assert_eq!(labels_of(store, &first).await, ["a b", "a b"]);
+    read(Some("c")).await;
+    assert_eq!(labels_of(store, &first).await, ["c", "a b c"]);
+    store.end_task(&claim, &end(&first), &event(&bot, "task.completed")).await.unwrap();
+    // The next session of the conversation has the labels of the one that it replaces, although its row names others.
+    let mut next = NewSession { after: Some((new.row.id, event(&bot, "session.expired"))), ..session(&bot, "chat") };
+    next.row.labels = Labels::from_text("d");
+    let second = task(&bot, next.row.id);
+    assert_eq!(inserted(store, &second, Some(&next)).await, InsertedTask::Inserted);
+    assert_eq!(labels_of(store, &second).await, ["", "a b c d"]);
+}
+
 pub(crate) async fn steps_are_written_by_the_turn_that_has_the_claim(store: &Store) {
     let bot = bot(store, "one").await;
     let new = session(&bot, "chat");
@@ -193,9 +229,11 @@ pub(crate) async fn steps_are_written_by_the_turn_that_has_the_claim(store: &Sto
     assert_eq!((begun.status, begun.started_at), (TaskStatus::Running, Some(NOW)));
     let planned =
         [step(&task, 1, TaskStepKind::Round), step(&task, 2, TaskStepKind::Call), step(&task, 3, TaskStepKind::Call)];
-    let progress = TaskProgress { task_id: task.id, input_tokens: 5, output_tokens: 2, steps: planned.to_vec() };
+    let (labels, of_round) = (Some(Labels::from_text("private")), planned.to_vec());
+    let progress = TaskProgress { task_id: task.id, input_tokens: 5, output_tokens: 2, labels, steps: of_round };
     assert!(store.advance_task(&first, &progress).await.unwrap());
     assert_eq!(steps(store, &task).await, planned);
+    assert_eq!(labels_of(store, &task).await, ["private", "private"]);
     store.end_task_steps(&[end_of(&task, 2, &first)]).await.unwrap();
     // A step ends once.
     let again = EndedStep { sealed: "other".to_owned(), ..end_of(&task, 2, &first) };
