@@ -5,6 +5,7 @@ mod command;
 mod guards;
 mod hosts;
 mod labels;
+mod output;
 mod resumption;
 mod runs;
 mod sessions;

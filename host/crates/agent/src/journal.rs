@@ -55,6 +55,9 @@ pub struct TaskContent {
     /// The labels of what the task has read: those with which it began and, once it has ended, those of its steps.
     #[serde(default, skip_serializing_if = "Labels::is_none")]
     pub labels: Labels,
+    /// The JSON Schema of the answer, if it has to be JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Map<String, Value>>,
 }
 
 /// What started a task.
@@ -113,6 +116,9 @@ pub struct RoundContent {
     /// The labels of what the model had read.
     #[serde(default, skip_serializing_if = "Labels::is_none")]
     pub labels: Labels,
+    /// Whether the round has an answer that does not fit the schema of the task.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_misfit: bool,
 }
 
 /// The content of a call.
@@ -155,8 +161,8 @@ impl TaskContent {
     #[must_use]
     pub fn new(instruction: String, limits: Limits, source: Source) -> TaskContent {
         let (params, chat, result, message, is_cancelled) = (None, None, None, None, false);
-        let labels = Labels::none();
-        TaskContent { instruction, params, limits, chat, source, result, message, is_cancelled, labels }
+        let (labels, output_schema) = (Labels::none(), None);
+        TaskContent { instruction, params, limits, chat, source, result, message, is_cancelled, labels, output_schema }
     }
 }
 

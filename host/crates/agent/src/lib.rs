@@ -9,11 +9,13 @@
 
 mod calls;
 pub mod compact;
+mod endings;
 mod following;
 pub mod guards;
 pub mod journal;
 mod labels;
 mod live;
+mod output;
 mod places;
 pub mod present;
 pub mod resume;

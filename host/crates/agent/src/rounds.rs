@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 
 use crate::compact::compacted;
 use crate::journal::{self, CallContent, RoundContent, StepContent, StepOutcome};
+use crate::output;
 use crate::present;
 use crate::round::{Asked, Asks};
 use crate::runner::{Ending, Interrupted, TaskCode, TaskTurn};
@@ -114,8 +115,10 @@ impl TaskTurn<'_> {
         let bot = app.policy.load().bot(self.row.workspace_id, self.row.bot_id).cloned();
         let Some(bot) = bot else { return Err(Interrupted::Gone) };
         let own = prompt_of(app, &bot.row, &Language::default()).await.map_err(|error| failed(&error))?;
-        let text =
-            if own.trim().is_empty() { present::RULES.to_owned() } else { format!("{own}\n\n{}", present::RULES) };
+        let own = if own.trim().is_empty() { None } else { Some(own) };
+        let form = self.content.output_schema.as_ref().map(output::rule);
+        let parts = own.into_iter().chain([present::RULES.to_owned()]).chain(form);
+        let text = parts.collect::<Vec<_>>().join("\n\n");
         let mut messages = Vec::with_capacity(state.messages().len() + 2);
         messages.push(Message::System { text });
         messages.extend_from_slice(state.messages());
@@ -234,14 +237,21 @@ impl TaskTurn<'_> {
             answer.message.calls.clear();
         }
         let asks = Asks::of(&answer.message, &answer.finish, may_call);
-        let note = note(&answer, may_call);
+        let mut note = note(&answer, may_call);
+        let mut is_misfit = false;
+        let is_malformed = asks.is_malformed || note.is_some();
+        if note.is_none() && answer.message.calls.is_empty() {
+            note = self.misfit(answer.message.text.trim()).await?;
+            is_misfit = note.is_some();
+        }
         let usage = TokenUsage { input_tokens: answer.usage.input, output_tokens: answer.usage.output };
         let calls = answer.message.calls.clone();
         let round = RoundContent {
             reasoning: answer.reasoning,
             model: answer.origin.model,
             usage,
-            is_malformed: asks.is_malformed || note.is_some(),
+            is_malformed,
+            is_misfit,
             note,
             message: answer.message,
             labels: state.labels().clone(),

@@ -45,6 +45,9 @@ pub(crate) struct State {
     guards: Guards,
     is_stuck: bool,
     malformed: u32,
+    /// The number of answers that do not fit the schema of the task, and whether the last round has such an answer.
+    misfits: u32,
+    is_misfit: bool,
     last_sequence: i64,
     used_steps: u32,
     usage: TokenUsage,
@@ -83,6 +86,8 @@ impl State {
         self.usage.input_tokens = self.usage.input_tokens.saturating_add(round.usage.input_tokens);
         self.usage.output_tokens = self.usage.output_tokens.saturating_add(round.usage.output_tokens);
         self.malformed = malformed_in_a_row(self.malformed, round.is_malformed);
+        self.misfits += u32::from(round.is_misfit);
+        self.is_misfit = round.is_misfit;
         let is_last = round.message.calls.is_empty() && round.note.is_none();
         self.answer = is_last.then(|| round.message.text.clone());
         self.note = round.note;
@@ -179,6 +184,18 @@ impl State {
         self.malformed
     }
 
+    /// Returns the number of answers that do not fit the schema of the task.
+    #[must_use]
+    pub(crate) fn misfits(&self) -> u32 {
+        self.misfits
+    }
+
+    /// Returns whether the last round has an answer that does not fit the schema of the task.
+    #[must_use]
+    pub(crate) fn is_misfit(&self) -> bool {
+        self.is_misfit
+    }
+
     /// Returns the position of the next step.
     #[must_use]
     pub(crate) fn next_sequence(&self) -> i64 {
@@ -240,6 +257,7 @@ mod tests {
             is_malformed: false,
             note: None,
             labels: Labels::none(),
+            is_misfit: false,
         }))
     }
 

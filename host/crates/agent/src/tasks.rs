@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::journal::{self, JournalError, Limits, Source, StepContent, TaskContent};
 use crate::live::LiveTasks;
+use crate::output;
 
 /// The maximum size of an instruction, in bytes.
 const INSTRUCTION_BYTES_MAX: usize = 64 << 10;
@@ -118,11 +119,13 @@ impl Tasks {
         models::candidates(&snapshot, caller.workspace, bot, now)
             .map_err(|error| OperationError::conflict(error.to_string()))?;
         let idle_ms = row_of_bot.session_idle_s.unwrap_or(SESSION_IDLE_S).saturating_mul(1000);
-        let NewTask { instruction, params, session_id, chat, labels, .. } = input;
+        let NewTask { instruction, params, output_schema, session_id, chat, labels, .. } = input;
+        let output_schema = output::checked(app, caller.workspace, bot, output_schema).await?;
         let session = self.session_of(caller, bot, (session_id, chat), (idle_ms, now)).await?;
         let mut content = TaskContent::new(instruction, limits, Source::of_key(caller.caller_key()));
         content.params = params;
         content.labels = labels.into_iter().collect();
+        content.output_schema = output_schema;
         let (key, parent, session) = (Some(caller.key), None, Some(session));
         self.begin(Beginning { workspace: caller.workspace, bot, key, parent, session, content }).await
     }

@@ -31,7 +31,7 @@ pub struct Task {
     pub message: Option<String>,
     /// The instruction. A list has the first 4 KiB.
     pub instruction: String,
-    /// The answer of the bot, if the task is completed. A list has the first 4 KiB.
+    /// The answer of the bot, if the task is completed: JSON if the task has an `output_schema`. A list has the first 4 KiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
     /// The number of steps that have ended.
@@ -114,6 +114,10 @@ pub struct NewTask {
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub params: Option<Value>,
+    /// A JSON Schema of at most 64 KiB. The result is then JSON that fits it.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub output_schema: Option<Value>,
     /// The session in which the task is done. Without a session and a conversation, the task has a session of its own.
     pub session_id: Option<SessionId>,
     /// The conversation in whose session the task is done. The session is created if the conversation has none.
@@ -132,8 +136,8 @@ impl NewTask {
     /// Creates a task with an instruction alone.
     #[must_use]
     pub fn of(instruction: String) -> NewTask {
-        let (params, session_id, chat, labels, limits) = Default::default();
-        NewTask { instruction, params, session_id, chat, labels, limits }
+        let (params, output_schema, session_id, chat, labels, limits) = Default::default();
+        NewTask { instruction, params, output_schema, session_id, chat, labels, limits }
     }
 }
 
