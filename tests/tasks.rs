@@ -6,6 +6,7 @@ mod guards;
 mod hosts;
 mod labels;
 mod output;
+mod own_tools;
 mod resumption;
 mod runs;
 mod sessions;

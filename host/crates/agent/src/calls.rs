@@ -14,6 +14,7 @@ use monstrum_vault::Vault;
 use serde_json::Value;
 
 use crate::journal::{self, CallContent, StepOutcome};
+use crate::own_tools;
 use crate::present::UNCERTAIN;
 use crate::resume::is_uncertain;
 use crate::runner::{Interrupted, TaskTurn};
@@ -158,7 +159,14 @@ impl TaskTurn<'_> {
             .with_wait_for_approval(Some(self.approval_wait()))
             .with_labels(step.labels.clone());
         let call = self.of_task(call, TaskOfCall { step: Some(Arc::clone(&step) as _), lease: self.lease() });
-        let ended = app.calls.run_until(call, &self.stop_calls).await;
+        let ended = match own_tools::is_own(call.tool()) {
+            false => app.calls.run_until(call, &self.stop_calls).await,
+            true => {
+                let params = call.params().value().as_object().cloned().unwrap_or_default();
+                let outcome = self.own_call(call.tool(), &params, &step.labels).await?;
+                app.calls.answer_step(call, outcome).await
+            }
+        };
         ended.map_err(|error| Interrupted::Failed(error.to_string()))?;
         let outcome = step.outcome.get().cloned();
         outcome.ok_or_else(|| Interrupted::Failed("the end of a call could not be kept".to_owned()))

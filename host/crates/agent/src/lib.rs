@@ -10,12 +10,14 @@
 mod calls;
 pub mod compact;
 mod endings;
+mod find;
 mod following;
 pub mod guards;
 pub mod journal;
 mod labels;
 mod live;
 mod output;
+mod own_tools;
 mod places;
 pub mod present;
 pub mod resume;

@@ -23,16 +23,17 @@ use monstrum_types::{CallOutcome, Code, Labels, RequestId, Status, UtcMillis, wi
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::compact::compacted;
+use crate::compact::{bytes_of, compacted, has_omitted};
 use crate::journal::{self, CallContent, RoundContent, StepContent, StepOutcome};
 use crate::output;
+use crate::own_tools;
 use crate::present;
 use crate::round::{Asked, Asks};
 use crate::runner::{Ending, Interrupted, TaskCode, TaskTurn};
 use crate::state::State;
 
-/// The maximum number of tools in a request. OpenAI accepts no more.
-const TOOLS_MAX: usize = 128;
+/// The maximum number of tools of a bot that its tasks know. A search among more would slow each round down.
+const TOOLS_MAX: usize = 2_000;
 /// The maximum number of characters of a stored tool name, as in the audit.
 const TOOL_CHARS_MAX: usize = 128;
 /// The number of pieces of an answer that wait for their way to the listeners.
@@ -49,7 +50,7 @@ pub(crate) enum RoundEnd {
 
 /// A tool that the bot has now.
 pub(crate) struct Offered {
-    tool: RoundTool,
+    pub(crate) tool: RoundTool,
     effect: Effect,
     makes_calls: bool,
 }
@@ -89,15 +90,15 @@ impl TaskTurn<'_> {
             Ok(candidates) => candidates,
             Err(error) => return Ok(RoundEnd::Ends(Ending::Failed(TaskCode::Model, error.to_string()))),
         };
-        let tools: Vec<RoundTool> = match is_last {
-            true => Vec::new(),
-            false => offered.values().map(|offered| offered.tool.clone()).collect(),
-        };
-        let tools_bytes: usize = tools.iter().map(size).sum();
         // The first model decides how long the conversation can be. A fallback with a shorter context can refuse it.
         let context_tokens = candidates.first().map_or(u64::MAX, |first| first.model.context_tokens);
+        let mut tools = if is_last { Vec::new() } else { tools_of(&offered, context_tokens) };
+        let tools_bytes: usize = tools.iter().map(size).sum();
         let messages = self.messages(state, is_last).await?;
         let messages = compacted(messages, state.earlier(), tools_bytes, context_tokens);
+        if !is_last && (state.has_long_results() || has_omitted(&messages)) {
+            tools.push(own_tools::read_result());
+        }
         let request = RoundRequest { messages, tools, output_tokens: None, options: RoundOptions::default() };
         let answered = match self.ask(&request, &candidates, (state.next_sequence(), state.labels())).await? {
             Ok(answered) => answered,
@@ -284,7 +285,11 @@ impl TaskTurn<'_> {
                 }
                 asked => asked,
             };
-            let (effect, makes_calls) = planned_as(offered.get(&call.name));
+            let (tool, asked) = own_tools::aimed(&call, asked);
+            let (effect, makes_calls) = match own_tools::is_own(&tool) {
+                true => (Effect::Read, false),
+                false => planned_as(offered.get(&tool)),
+            };
             let (params, outcome) = match asked {
                 Asked::Run(params) => (params, None),
                 Asked::Refused(message) => {
@@ -293,7 +298,7 @@ impl TaskTurn<'_> {
             };
             planned += usize::from(outcome.is_none());
             let mut row = row(sequence, TaskStepKind::Call, outcome.is_none().then(RequestId::new));
-            row.tool = Some(tool_name(&call.name));
+            row.tool = Some(tool_name(&tool));
             row.effect = Some(effect.as_str().to_owned());
             if let Some(outcome) = &outcome {
                 (row.status, row.ended_at) = (Some(outcome.status.as_str().to_owned()), Some(now));
@@ -318,6 +323,17 @@ impl TaskTurn<'_> {
         }
         self.live.changed();
         Ok(RoundEnd::Goes)
+    }
+}
+
+/// Returns the tools of a request: those of the bot or, if they are too many, those with which the model finds them.
+fn tools_of(offered: &BTreeMap<String, Offered>, context_tokens: u64) -> Vec<RoundTool> {
+    let bytes: usize = offered.values().map(|offered| size(&offered.tool)).sum();
+    let is_fit =
+        offered.len() <= own_tools::TOOLS_OFFERED_MAX && bytes <= bytes_of(context_tokens) / own_tools::TOOLS_SHARE;
+    match is_fit {
+        true => offered.values().map(|offered| offered.tool.clone()).collect(),
+        false => own_tools::search_tools(offered.len()).to_vec(),
     }
 }
 
@@ -377,6 +393,26 @@ fn failed(error: &OperationError) -> Interrupted {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_or_large_tools_are_searched() {
+        let offered = |count: usize, bytes: usize| -> BTreeMap<String, Offered> {
+            let tool = |number: usize| {
+                let (name, description) = (format!("tool_{number}"), "x".repeat(bytes));
+                let tool = RoundTool { name: name.clone(), description, parameters: json!({}) };
+                (name, Offered { tool, effect: Effect::Read, makes_calls: false })
+            };
+            (0..count).map(tool).collect()
+        };
+        let names = |offered: &BTreeMap<String, Offered>| {
+            tools_of(offered, 10_000).into_iter().map(|tool| tool.name).collect::<Vec<_>>()
+        };
+        let search = [own_tools::FIND_TOOLS, own_tools::CALL_TOOL];
+        assert_eq!(names(&offered(64, 10)).len(), 64);
+        assert_eq!(names(&offered(65, 10)), search);
+        assert_eq!(names(&offered(2, 3_500)), search, "they take over a fifth of 30 000 bytes");
+        assert_eq!(names(&offered(2, 2_500)).len(), 2);
+    }
 
     #[test]
     fn a_tool_that_was_not_offered_counts_as_a_write() {

@@ -55,6 +55,8 @@ pub(crate) struct State {
     answer: Option<String>,
     /// The labels of what the model has read.
     labels: Labels,
+    /// Whether a result was too long to be read whole.
+    has_long_results: bool,
     /// Whether the labels are those of the last round that is in the journal.
     has_recorded_labels: bool,
 }
@@ -116,6 +118,7 @@ impl State {
             let before = self.labels.clone();
             self.labels.add(&outcome.labels);
             self.has_recorded_labels &= self.labels == before;
+            self.has_long_results |= outcome.data.as_ref().is_some_and(|data| data.len() > present::RESULT_BYTES_MAX);
             let tool = call.row.tool.as_deref().unwrap_or_default();
             let params = serde_json::to_string(&call.content.params).unwrap_or_default();
             let result = outcome.data.as_deref().or(outcome.message.as_deref()).unwrap_or_default();
@@ -135,6 +138,12 @@ impl State {
         if let Some(note) = self.note.take() {
             self.messages.push(Message::user(note));
         }
+    }
+
+    /// Returns whether a result of the task was too long to be read whole.
+    #[must_use]
+    pub(crate) fn has_long_results(&self) -> bool {
+        self.has_long_results
     }
 
     /// Returns the labels of what the model has read.

@@ -19,6 +19,7 @@ pub mod consent;
 pub mod execute;
 mod host_functions;
 pub mod ledger;
+mod own_steps;
 pub mod permitted;
 mod platform;
 pub mod resolve;
