@@ -219,6 +219,27 @@ pub(crate) async fn labels_of_a_session_only_grow(store: &Store) {
     assert_eq!(labels_of(store, &second).await, ["", "a b c d"]);
 }
 
+pub(crate) async fn a_session_with_labels_is_kept_as_long_as_the_sandbox(store: &Store) {
+    let bot = bot(store, "one").await;
+    let begun = async |chat: &str, labels: &str, has_sandbox: bool| {
+        let mut new = session(&bot, chat);
+        new.row.labels = Labels::from_text(labels);
+        let task = task(&bot, new.row.id);
+        assert_eq!(inserted(store, &task, Some(&new)).await, InsertedTask::Inserted);
+        run_to_end(store, &task, &bot, NOW).await;
+        if has_sandbox {
+            sandbox_of_ada(store, &bot, chat).await;
+        }
+        new.row.id
+    };
+    let kept = begun("kept", "private", true).await;
+    begun("unlabelled", "", true).await;
+    begun("empty", "private", false).await;
+    assert_eq!(store.forget_tasks(NOW.plus_ms(1)).await.unwrap(), 3);
+    assert_eq!(store.forget_sessions(NOW.plus_ms(1)).await.unwrap(), 2);
+    assert!(store.session(bot.workspace_id, kept).await.unwrap().is_some());
+}
+
 pub(crate) async fn steps_are_written_by_the_turn_that_has_the_claim(store: &Store) {
     let bot = bot(store, "one").await;
     let new = session(&bot, "chat");
