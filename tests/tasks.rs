@@ -10,6 +10,7 @@ mod own_tools;
 mod resumption;
 mod runs;
 mod sessions;
+mod waiting;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};

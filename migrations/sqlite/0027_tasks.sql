@@ -44,6 +44,11 @@ create table tasks (
     -- The time at which a caller asked to cancel the task.
     cancelled_at bigint,
     ended_at bigint,
+    -- What the task waits for, as kind and id with a slash between them, and since when.
+    waiting_for text,
+    waiting_since bigint,
+    -- The time for which the task has waited before, in milliseconds. It does not count for the limit of its time.
+    waited_ms bigint not null,
     -- The labels of what the task has read, with spaces between them. The sealed record and the steps have them too.
     labels text not null,
     -- The instruction, the limits and the result, encrypted with the master key.

@@ -142,9 +142,10 @@ pub(super) async fn steps(
 
 /// Follows a task
 ///
-/// The answer is a stream of server-sent events: `task` with the task, `call` with a call that waits or runs, `step` with
-/// each step that has ended, `delta` with each piece of the text of a round that runs, and at last `end` with the task. The
-/// id of an event `step` is its position: a request with this id in the header `Last-Event-ID` continues after the step.
+/// The answer is a stream of server-sent events: `task` with the task, `call` with a call that waits or runs, `approval`
+/// with what the task waits for, `step` with each step that has ended, `delta` with each piece of the text of a round that
+/// runs, and at last `end` with the task. The id of an event `step` is its position: a request with this id in the header
+/// `Last-Event-ID` continues after the step.
 #[utoipa::path(get, path = "/api/tasks/{id}/events", tag = "tasks", params(("id" = TaskId, Path), EventsQuery),
     responses((status = 200, content_type = "text/event-stream", body = String)))]
 pub(super) async fn events(

@@ -3,13 +3,14 @@
 use std::sync::{Arc, OnceLock};
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
+use monstrum_core::call::consent::WAIT_MAX;
 use monstrum_core::call_types::call_labels::CallLabels;
 use monstrum_core::call_types::incoming::IncomingCall;
 use monstrum_core::call_types::task_step::{TaskLease, TaskOfCall, TaskStep};
 use monstrum_engine::Lease;
 use monstrum_manifest::Effect;
 use monstrum_store::{EndedStep, StoreRow, WakeClaim};
-use monstrum_types::{CallOutcome, Clock, Code, Labels, Status};
+use monstrum_types::{AwaitedApproval, CallOutcome, Clock, Code, Labels, Status};
 use monstrum_vault::Vault;
 use serde_json::Value;
 
@@ -19,6 +20,7 @@ use crate::present::UNCERTAIN;
 use crate::resume::is_uncertain;
 use crate::runner::{Interrupted, TaskTurn};
 use crate::state::{PlannedCall, State};
+use crate::waits::Waits;
 
 /// The maximum number of calls of one task that run at once. It is also the number of connections that browsers open to
 /// one server, so upstreams are used to it.
@@ -32,6 +34,7 @@ struct Step {
     claim: WakeClaim,
     planned: PlannedCall,
     labels: CallLabels,
+    waits: Arc<Waits>,
     outcome: OnceLock<StepOutcome>,
 }
 
@@ -45,6 +48,10 @@ impl TaskLease for LeaseOfTask {
 }
 
 impl TaskStep for Step {
+    fn waits(&self, approval: Option<&AwaitedApproval>) {
+        self.waits.waits(self.planned.row.sequence, approval.cloned());
+    }
+
     fn ended(&self, outcome: &CallOutcome, has_started: bool, is_unanswered: bool) -> Vec<StoreRow> {
         // A plugin that makes calls sends nothing itself, but its calls may have.
         let may_have_acted = has_started || self.planned.content.makes_calls;
@@ -146,6 +153,7 @@ impl TaskTurn<'_> {
         };
         let tool = planned.row.tool.clone().unwrap_or_default();
         let params = Value::Object(planned.content.params.clone());
+        let _running = self.waits.begun(planned.row.sequence);
         let step = Arc::new(Step {
             vault: Arc::clone(&app.vault),
             clock: Arc::clone(&app.clock),
@@ -153,10 +161,11 @@ impl TaskTurn<'_> {
             claim: self.turn.claim().clone(),
             planned,
             labels: CallLabels::new(labels.clone()),
+            waits: Arc::clone(&self.waits),
             outcome: OnceLock::new(),
         });
         let call = IncomingCall::bot_tool(request_id, self.row.workspace_id, self.row.bot_id, tool, params)
-            .with_wait_for_approval(Some(self.approval_wait()))
+            .with_wait_for_approval(Some(WAIT_MAX))
             .with_labels(step.labels.clone());
         let call = self.of_task(call, TaskOfCall { step: Some(Arc::clone(&step) as _), lease: self.lease() });
         let ended = match own_tools::is_own(call.tool()) {

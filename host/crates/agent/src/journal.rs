@@ -335,6 +335,9 @@ mod tests {
             started_at: None,
             cancelled_at: None,
             ended_at: None,
+            waiting_for: None,
+            waiting_since: None,
+            waited_ms: 0,
             labels: Labels::none(),
             sealed: String::new(),
         }

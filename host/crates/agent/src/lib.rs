@@ -27,6 +27,7 @@ mod runner;
 mod sessions;
 mod state;
 mod tasks;
+mod waits;
 
 pub use following::{Delta, Following, TaskEvent};
 pub use live::LiveTasks;

@@ -286,10 +286,7 @@ impl TaskTurn<'_> {
                 asked => asked,
             };
             let (tool, asked) = own_tools::aimed(&call, asked);
-            let (effect, makes_calls) = match own_tools::is_own(&tool) {
-                true => (Effect::Read, false),
-                false => planned_as(offered.get(&tool)),
-            };
+            let (effect, makes_calls) = planned_as(&tool, offered.get(&tool));
             let (params, outcome) = match asked {
                 Asked::Run(params) => (params, None),
                 Asked::Refused(message) => {
@@ -343,7 +340,10 @@ fn size(tool: &RoundTool) -> usize {
 
 /// Returns the effect of a planned call, and whether its plugin makes calls. The pipeline may run a tool that was not
 /// offered: one that the bot has just been given, or one beyond the maximum of a request. It counts as the gravest.
-fn planned_as(offered: Option<&Offered>) -> (Effect, bool) {
+fn planned_as(tool: &str, offered: Option<&Offered>) -> (Effect, bool) {
+    if own_tools::is_own(tool) {
+        return (Effect::Read, false);
+    }
     offered.map_or((Effect::Write, true), |tool| (tool.effect(), tool.makes_calls))
 }
 
@@ -421,8 +421,9 @@ mod tests {
             let tool = RoundTool { name: "echo".to_owned(), description: String::new(), parameters };
             Offered { tool, effect, makes_calls }
         };
-        assert_eq!(planned_as(Some(&offered(Effect::Read, false))), (Effect::Read, false));
-        assert_eq!(planned_as(Some(&offered(Effect::Read, true))), (Effect::Write, true));
-        assert_eq!(planned_as(None), (Effect::Write, true));
+        assert_eq!(planned_as("echo", Some(&offered(Effect::Read, false))), (Effect::Read, false));
+        assert_eq!(planned_as("echo", Some(&offered(Effect::Read, true))), (Effect::Write, true));
+        assert_eq!(planned_as("echo", None), (Effect::Write, true));
+        assert_eq!(planned_as(own_tools::READ_RESULT, None), (Effect::Read, false));
     }
 }

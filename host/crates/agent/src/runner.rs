@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use monstrum_core::app::App;
-use monstrum_core::call::consent::WAIT_MAX;
 use monstrum_core::call_types::call_secrets::SharedRedactors;
 use monstrum_core::call_types::incoming::{Attachments, CallerKey, IncomingCall};
 use monstrum_core::call_types::task_step::{TaskLease, TaskOfCall};
@@ -18,10 +17,10 @@ use monstrum_engine::{Handler, Turn, TurnError, TurnOutcome};
 use monstrum_llm::Message;
 use monstrum_manifest::Effect;
 use monstrum_store::{AfterTurn, StoreError, TaskEnd, TaskRow, TaskStatus};
-use monstrum_types::{Code, Labels, RequestId, TaskId, WakeKind, WorkspaceId, with_causes, words};
+use monstrum_types::{AwaitedApproval, Code, Labels, RequestId, TaskId, WakeKind, WorkspaceId, with_causes, words};
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::calls::{LeaseOfTask, ended};
@@ -32,6 +31,7 @@ use crate::present::{self, UNCERTAIN};
 use crate::resume::{Recorded, Resumed, resumed};
 use crate::rounds::{Offered, RoundEnd};
 use crate::state::{PlannedCall, State};
+use crate::waits::Waits;
 
 /// The number of failed turns in a row after which a task ends. Turns fail if the database or the audit fails, so the
 /// task has then waited for about half an hour.
@@ -126,8 +126,8 @@ pub(crate) struct TaskTurn<'a> {
     /// The key that started the task, with which its calls are made.
     pub(crate) key: Option<CallerKey>,
     pub(crate) live: &'a LiveTask,
-    /// The time at which the task ends.
-    deadline: Instant,
+    /// What the task waits for, and its wall clock.
+    pub(crate) waits: Arc<Waits>,
     stop: OnceLock<Stop>,
     /// Ends the running calls.
     pub(crate) stop_calls: CancellationToken,
@@ -183,7 +183,7 @@ impl Runner {
             Err(error) => return ended(Ending::Failed(TaskCode::Internal, error.to_string())),
         };
         let since = row.started_at.unwrap_or(row.created_at);
-        let ends_at = since.plus_ms(i64::from(content.limits.wall_s).saturating_mul(1000));
+        let ends_at = since.plus_ms(i64::from(content.limits.wall_s).saturating_mul(1000)).plus_ms(row.waited_ms);
         let left = u64::try_from(ends_at.since_ms(app.clock.now())).unwrap_or(0);
         let user = content.user();
         let task = TaskTurn {
@@ -193,7 +193,7 @@ impl Runner {
             content: &content,
             key,
             live,
-            deadline: Instant::now() + Duration::from_millis(left),
+            waits: Waits::new(Instant::now() + Duration::from_millis(left)),
             stop: OnceLock::new(),
             stop_calls: CancellationToken::new(),
             secrets: app.policy.load().redactors_of(row.workspace_id, row.bot_id, user.as_ref()),
@@ -475,7 +475,7 @@ impl TaskTurn<'_> {
     /// Watches for what stops the task, and never returns.
     async fn watch(&self) -> std::convert::Infallible {
         let app = &self.runner.app;
-        let mut renewals = app.policy.renewals();
+        let (mut renewals, mut waits) = (app.policy.renewals(), self.waits.listen());
         let (workspace, id) = (self.row.workspace_id, self.row.id);
         loop {
             self.check_key();
@@ -492,7 +492,12 @@ impl TaskTurn<'_> {
                     std::future::pending::<()>().await;
                 }
                 () = self.live.cancel.cancelled(), if self.stop.get().is_none() => self.stops_for(Stop::Cancelled),
-                () = sleep_until(self.deadline), if self.stop.get().is_none() => self.stops_for(Stop::WallClock),
+                () = self.waits.run_out(), if self.stop.get().is_none() => self.stops_for(Stop::WallClock),
+                // The sender lives as long as the task.
+                Ok(()) = waits.changed() => {
+                    let waits_for = waits.borrow_and_update().clone();
+                    self.record_wait(waits_for).await;
+                }
                 changed = renewals.changed() => {
                     if changed.is_err() {
                         std::future::pending::<()>().await;
@@ -503,6 +508,17 @@ impl TaskTurn<'_> {
                 }
             }
         }
+    }
+
+    /// Writes what the task waits for into its row.
+    async fn record_wait(&self, waits_for: Option<AwaitedApproval>) {
+        let (app, waits_for) = (&self.runner.app, waits_for.map(|approval| format!("approval/{}", approval.id)));
+        let (claim, now) = (self.turn.claim(), app.clock.now());
+        if let Err(error) = app.store.set_task_waiting(claim, self.row.id, waits_for.as_deref(), now).await {
+            // The task goes on: its row only shows the wait.
+            tracing::warn!(error = %with_causes(&error), task.id = %self.row.id, "cannot record what a task waits for");
+        }
+        self.live.changed();
     }
 
     /// Stops the task if the key that started it was deleted or rotated.
@@ -528,11 +544,6 @@ impl TaskTurn<'_> {
     /// Returns the lease of the task, for its calls.
     pub(crate) fn lease(&self) -> Arc<dyn TaskLease> {
         Arc::new(LeaseOfTask(self.turn.lease().clone()))
-    }
-
-    /// Returns the time for which a call waits for a person.
-    pub(crate) fn approval_wait(&self) -> Duration {
-        WAIT_MAX.min(self.deadline.saturating_duration_since(Instant::now()))
     }
 
     /// Makes a call a call of this task.

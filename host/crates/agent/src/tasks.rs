@@ -167,6 +167,9 @@ impl Tasks {
             started_at: None,
             cancelled_at: None,
             ended_at: None,
+            waiting_for: None,
+            waiting_since: None,
+            waited_ms: 0,
             labels: content.labels.clone(),
             sealed: String::new(),
         };
@@ -186,7 +189,7 @@ impl Tasks {
             }
         }
         self.engine.start(&wake);
-        Ok(shown(&row, content))
+        Ok(self.shown(&row, content))
     }
 
     async fn session_of(
@@ -388,13 +391,19 @@ impl Tasks {
     /// row, is shown without its content, so that it does not hide other tasks.
     pub(crate) fn view(&self, row: &TaskRow) -> Task {
         match journal::open_task(&self.app.vault, row) {
-            Ok(content) => shown(row, content),
+            Ok(content) => self.shown(row, content),
             Err(error) => {
                 tracing::error!(error = %with_causes(&error), task.id = %row.id, "a task cannot be opened");
                 let message = Some("the record of the task cannot be opened".to_owned());
                 task(row, (String::new(), None, message), Labels::all())
             }
         }
+    }
+
+    fn shown(&self, row: &TaskRow, content: TaskContent) -> Task {
+        let TaskContent { instruction, result, message, labels, .. } = content;
+        let waiting_for = self.waiting_for(row);
+        Task { waiting_for, ..task(row, (instruction, result, message), labels) }
     }
 
     fn step(&self, row: &TaskStepRow) -> Result<TaskStep, OperationError> {
@@ -455,11 +464,6 @@ pub(crate) fn internal(error: JournalError) -> OperationError {
     OperationError::Internal(error.into())
 }
 
-fn shown(row: &TaskRow, content: TaskContent) -> Task {
-    let TaskContent { instruction, result, message, labels, .. } = content;
-    task(row, (instruction, result, message), labels)
-}
-
 fn task(
     row: &TaskRow,
     (instruction, result, message): (String, Option<String>, Option<String>),
@@ -473,6 +477,7 @@ fn task(
         parent_task_id: row.parent_id,
         status: row.status.as_str().to_owned(),
         code: row.code.clone(),
+        waiting_for: None,
         message,
         instruction,
         result,

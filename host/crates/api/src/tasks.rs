@@ -26,6 +26,9 @@ pub struct Task {
     /// `revoked` or `internal`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// What the task waits for, if its status is `waiting`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<WaitingFor>,
     /// What happened, if the task failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -45,6 +48,19 @@ pub struct Task {
     pub created_at: UtcMillis,
     pub started_at: Option<UtcMillis>,
     pub ended_at: Option<UtcMillis>,
+}
+
+/// What a task waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct WaitingFor {
+    /// `approval`: a person has to decide about a call.
+    #[schema(example = "approval")]
+    pub kind: String,
+    /// The id of the approval.
+    pub id: String,
+    /// The URL at which a person decides, if the server has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
 }
 
 /// The tokens that rounds with models have used.

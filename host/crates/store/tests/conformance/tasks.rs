@@ -77,6 +77,9 @@ fn task(bot: &BotRow, session_id: SessionId) -> TaskRow {
         started_at: None,
         cancelled_at: None,
         ended_at: None,
+        waiting_for: None,
+        waiting_since: None,
+        waited_ms: 0,
         labels: Labels::none(),
         sealed: "sealed".to_owned(),
     }
@@ -238,6 +241,38 @@ pub(crate) async fn a_session_with_labels_is_kept_as_long_as_the_sandbox(store: 
     assert_eq!(store.forget_tasks(NOW.plus_ms(1)).await.unwrap(), 3);
     assert_eq!(store.forget_sessions(NOW.plus_ms(1)).await.unwrap(), 2);
     assert!(store.session(bot.workspace_id, kept).await.unwrap().is_some());
+}
+
+pub(crate) async fn the_time_for_which_a_task_waits_is_kept(store: &Store) {
+    let bot = bot(store, "one").await;
+    let new = session(&bot, "chat");
+    let task = task(&bot, new.row.id);
+    inserted(store, &task, Some(&new)).await;
+    let first = claim(store, &task).await;
+    store.begin_task_turn(&first, task.id, NOW).await.unwrap().unwrap();
+    let shown = async || {
+        let row = store.task(task.workspace_id, task.id).await.unwrap().unwrap();
+        (row.status, row.waiting_for, row.waited_ms)
+    };
+    let at = |ms: i64| NOW.plus_ms(ms);
+    store.set_task_waiting(&first, task.id, Some("approval/a"), at(10)).await.unwrap();
+    // The task waits for something else now, without a break.
+    store.set_task_waiting(&first, task.id, Some("approval/b"), at(20)).await.unwrap();
+    assert_eq!(shown().await, (TaskStatus::Waiting, Some("approval/b".to_owned()), 0));
+    store.set_task_waiting(&first, task.id, None, at(110)).await.unwrap();
+    assert_eq!(shown().await, (TaskStatus::Running, None, 100));
+    store.set_task_waiting(&first, task.id, Some("approval/c"), at(200)).await.unwrap();
+    // The host stops, and another one continues.
+    store.release_claims(&[(first.key.clone(), first.id)]).await.unwrap();
+    let second = claim(store, &task).await;
+    let lost = store.set_task_waiting(&first, task.id, None, at(250)).await;
+    assert!(matches!(lost, Err(StoreError::LostClaim)), "{lost:?}");
+    let resumed = store.begin_task_turn(&second, task.id, at(300)).await.unwrap().unwrap();
+    assert_eq!((resumed.status, resumed.waiting_for, resumed.waited_ms), (TaskStatus::Running, None, 200));
+    store.set_task_waiting(&second, task.id, Some("approval/d"), at(400)).await.unwrap();
+    store.end_task(&second, &end(&task), &event(&bot, "task.completed")).await.unwrap();
+    store.set_task_waiting(&second, task.id, Some("approval/e"), at(500)).await.unwrap_err();
+    assert_eq!(shown().await, (TaskStatus::Completed, None, 200));
 }
 
 pub(crate) async fn steps_are_written_by_the_turn_that_has_the_claim(store: &Store) {
