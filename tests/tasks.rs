@@ -4,9 +4,13 @@ mod access;
 mod command;
 mod guards;
 mod hosts;
+mod labels;
+mod output;
+mod own_tools;
 mod resumption;
 mod runs;
 mod sessions;
+mod waiting;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};

@@ -75,7 +75,7 @@ const SEALS_POLL: Duration = Duration::from_secs(10);
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
 /// The interval at which expired idempotency keys are deleted.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
-/// The time for which tasks that have ended and events are kept: 30 days.
+/// The time for which events are kept: 30 days.
 const KEPT_MS: i64 = 30 * 24 * 3_600 * 1_000;
 /// The interval at which the server records when API keys were last used. The record of one key is written at most once
 /// a minute.
@@ -235,7 +235,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let tasks = tasks::register(&app, &engine);
     let router = router(Arc::clone(&app), Arc::clone(&tasks), &settings, address, &stop);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
-    let chores = chores(&app, watch, (settings.watch_plugins, settings.audit_keep), &stop);
+    let chores = chores(&app, watch, (settings.watch_plugins, (settings.audit_keep, settings.keep_tasks_days)), &stop);
     let engine = engine::start(engine, &app, &stop);
     let served = tokio::spawn(server);
     let (admin_key, grace) = (data.admin_key, settings.shutdown_grace);
@@ -326,7 +326,7 @@ fn packages(settings: &Settings, data: &Data, plugins: &Arc<Plugins>) -> Package
 fn chores(
     app: &Arc<App>,
     watch: Watch,
-    (watches_plugins, audit_keep): (bool, Option<Days>),
+    (watches_plugins, (audit_keep, keep_tasks_days)): (bool, (Option<Days>, u32)),
     stop: &CancellationToken,
 ) -> Vec<JoinHandle<()>> {
     let mut chores = vec![
@@ -334,7 +334,7 @@ fn chores(
         tokio::spawn(load_components(Arc::clone(app))),
         tokio::spawn(follow_policy(Arc::clone(app), stop.clone())),
         tokio::spawn(follow_owners(Arc::clone(app), stop.clone())),
-        tokio::spawn(purge(Arc::clone(app), stop.clone())),
+        tokio::spawn(purge(Arc::clone(app), keep_tasks_days, stop.clone())),
         tokio::spawn(follow_key_uses(Arc::clone(app), stop.clone())),
         tokio::spawn(follow_devices(Arc::clone(app), stop.clone())),
         tokio::spawn(follow_approvals(Arc::clone(app), stop.clone())),
@@ -526,7 +526,9 @@ async fn share_agents(app: Arc<App>, stop: CancellationToken) {
     app.agents.share_presence(stop).await;
 }
 
-async fn purge(app: Arc<App>, stop: CancellationToken) {
+async fn purge(app: Arc<App>, keep_tasks_days: u32, stop: CancellationToken) {
+    const DAY_MS: i64 = 24 * 3_600 * 1_000;
+    let tasks_kept_ms = i64::from(keep_tasks_days) * DAY_MS;
     let mut tick = tokio::time::interval(PURGE_INTERVAL);
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
         if let Err(error) = gateway::forget_expired(&app).await {
@@ -547,10 +549,10 @@ async fn purge(app: Arc<App>, stop: CancellationToken) {
         if let Err(error) = app.console_sessions.purge().await {
             tracing::warn!(%error, "cannot delete ended sessions of the console");
         }
-        if let Err(error) = app.store.forget_tasks(app.clock.now().plus_ms(-KEPT_MS)).await {
+        if let Err(error) = app.store.forget_tasks(app.clock.now().plus_ms(-tasks_kept_ms)).await {
             tracing::warn!(%error, "cannot delete tasks that ended long ago");
         }
-        if let Err(error) = app.store.forget_sessions(app.clock.now().plus_ms(-KEPT_MS)).await {
+        if let Err(error) = app.store.forget_sessions(app.clock.now().plus_ms(-tasks_kept_ms)).await {
             tracing::warn!(%error, "cannot delete sessions that were used long ago");
         }
         if let Err(error) = app.store.forget_events(app.clock.now().plus_ms(-KEPT_MS)).await {

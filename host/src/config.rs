@@ -68,6 +68,10 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_AUDIT_KEEP", value_name = "DAYS")]
     pub audit_keep: Option<Days>,
 
+    /// How long tasks are kept after their end, and sessions after their last use, in days, from 1 to 36500 [default: 30]
+    #[arg(long, env = "MONSTRUM_KEEP_TASKS_DAYS", value_name = "DAYS")]
+    pub keep_tasks_days: Option<Bounded<1, KEEP_DAYS_MAX>>,
+
     /// Folder of the plugins, with one folder for each plugin [default: DATA/plugins]
     #[arg(long, env = "MONSTRUM_PLUGINS_DIR", value_name = "DIR")]
     pub plugins_dir: Option<PathBuf>,
@@ -287,6 +291,9 @@ pub struct ServeFlags {
 
 /// The size of a memory slot in the pool of the WebAssembly engine, in MiB. A call cannot have more memory.
 const MEMORY_MIB_MAX: u32 = 1024;
+/// The default of `keep_tasks_days`, and its maximum: a hundred years.
+const KEEP_TASKS_DAYS: u32 = 30;
+const KEEP_DAYS_MAX: u32 = 36_500;
 
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
@@ -357,6 +364,8 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// Rows of the audit that are older are archived daily; `None` archives nothing.
     pub audit_keep: Option<Days>,
+    /// How long tasks are kept after their end, and sessions after their last use, in days.
+    pub keep_tasks_days: u32,
     pub plugins_dir: PathBuf,
     pub watch_plugins: bool,
     pub database_url: Option<DatabaseUrl>,
@@ -438,6 +447,7 @@ impl Settings {
             connections,
             data_dir,
             audit_keep: flags.audit_keep.or(file.audit_keep),
+            keep_tasks_days: flags.keep_tasks_days.or(file.keep_tasks_days).map_or(KEEP_TASKS_DAYS, Bounded::get),
             plugins_dir,
             watch_plugins: flags.watch_plugins.or(file.watch_plugins).unwrap_or(true),
             database_url: flags.database_url.or(file.database_url),
@@ -524,75 +534,4 @@ fn read_file(path: &Path) -> Result<ServeFlags, SettingsError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flags_take_precedence_over_the_file_and_the_file_over_defaults() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join(FILE), "listen = \"127.0.0.1:1\"\ndata_dir = \"/srv/m\"\n").unwrap();
-        let flags = ServeFlags { listen: Some("127.0.0.1:2".parse().unwrap()), ..ServeFlags::default() };
-        let settings = Settings::resolve(flags, folder.path()).unwrap();
-        assert_eq!(settings.listen.port(), 2);
-        assert_eq!(settings.data_dir, Path::new("/srv/m"));
-        assert_eq!(settings.plugins_dir, Path::new("/srv/m/plugins"));
-        assert_eq!(settings.shutdown_grace, Duration::from_secs(30));
-    }
-
-    #[test]
-    fn ceilings_are_limited() {
-        let folder = tempfile::tempdir().unwrap();
-        let resolve = |text: &str| {
-            std::fs::write(folder.path().join(FILE), text).unwrap();
-            Settings::resolve(ServeFlags::default(), folder.path()).map_err(|error| error.to_string())
-        };
-        assert_eq!(resolve("").unwrap().ceilings, Ceilings::default());
-        assert_eq!(resolve("max_memory_mib = 1024").unwrap().ceilings.memory_mib, 1024);
-        assert!(
-            resolve("max_memory_mib = 1025").unwrap_err().ends_with("max_memory_mib: expected a number from 1 to 1024")
-        );
-        assert!(resolve("max_calls = 1001").unwrap_err().ends_with("max_calls: expected a number from 1 to 1000"));
-        assert!(resolve("max_fuel = 0").unwrap_err().contains("nonzero"));
-        assert!(
-            resolve("workspace_patterns_mib = 4097")
-                .unwrap_err()
-                .ends_with("workspace_patterns_mib: expected a number from 1 to 4096")
-        );
-        for text in ["0", "1025", "-1", "x"] {
-            let parsed = text.parse::<Bounded<1, MEMORY_MIB_MAX>>();
-            assert_eq!(parsed, Err("expected a number from 1 to 1024".to_owned()), "{text}");
-        }
-        assert_eq!("7".parse::<Bounded<1, CALLS_MAX>>().map(Bounded::get), Ok(7));
-    }
-
-    #[test]
-    fn the_address_of_the_database_is_not_shown() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join(FILE), "database_url = \"postgres://user:secret@host/db\"\n").unwrap();
-        let settings = Settings::resolve(ServeFlags::default(), folder.path()).unwrap();
-        assert!(!format!("{settings:?}").contains("secret"), "{settings:?}");
-        assert_eq!(settings.database_url.unwrap().expose(), "postgres://user:secret@host/db");
-    }
-
-    #[test]
-    fn the_master_keys_are_in_the_data_folder_unless_a_file_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let place = |text: &str| {
-            std::fs::write(folder.path().join(FILE), text).unwrap();
-            Settings::resolve(ServeFlags::default(), folder.path()).map(|settings| settings.master_key.to_string())
-        };
-        assert_eq!(place("data_dir = \"/srv/m\"").unwrap(), "/srv/m/master.key");
-        assert_eq!(place("master_key_file = \"/run/keys/m\"").unwrap(), "/run/keys/m");
-        assert!(place("master_key = \"1 aa\"").is_err(), "the keys themselves have no place there");
-        let variable = MasterKeyPlace::Variable(Secret::new("1 a1a1".to_owned()));
-        assert_eq!(format!("{variable} {variable:?}"), "MONSTRUM_MASTER_KEY MONSTRUM_MASTER_KEY");
-    }
-
-    #[test]
-    fn an_unknown_setting_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join(FILE), "lisen = \"127.0.0.1:1\"\n").unwrap();
-        let error = Settings::resolve(ServeFlags::default(), folder.path()).unwrap_err().to_string();
-        assert!(error.contains("monstrum.toml") && error.contains("lisen"), "{error}");
-    }
-}
+mod tests;

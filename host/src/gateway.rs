@@ -117,7 +117,7 @@ impl Creating {
         idempotency::layer::<Root>(self.by_root, state)
             .merge(idempotency::layer::<Admin>(self.by_admin, state))
             .merge(idempotency::layer::<Operator>(self.by_operator, state))
-            .merge(idempotency::layer::<TaskStarter>(self.by_task_starter, state))
+            .merge(tasks::streamed(idempotency::layer::<TaskStarter>(self.by_task_starter, state), state))
             .merge(idempotency::layer::<MessageSender>(self.by_message_sender, state))
     }
 

@@ -10,6 +10,8 @@ create table sessions (
     created_at bigint not null,
     used_at bigint not null,
     expired_at bigint,
+    -- The labels of what its tasks have read, with spaces between them.
+    labels text not null,
     foreign key (bot_id, workspace_id) references bots (id, workspace_id) on delete cascade
 );
 -- A conversation has one open session.
@@ -42,6 +44,13 @@ create table tasks (
     -- The time at which a caller asked to cancel the task.
     cancelled_at bigint,
     ended_at bigint,
+    -- What the task waits for, as kind and id with a slash between them, and since when.
+    waiting_for text,
+    waiting_since bigint,
+    -- The time for which the task has waited before, in milliseconds. It does not count for the limit of its time.
+    waited_ms bigint not null,
+    -- The labels of what the task has read, with spaces between them. The sealed record and the steps have them too.
+    labels text not null,
     -- The instruction, the limits and the result, encrypted with the master key.
     sealed text not null,
     foreign key (bot_id, workspace_id) references bots (id, workspace_id) on delete cascade

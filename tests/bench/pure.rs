@@ -15,7 +15,7 @@ use monstrum_guardian::{
 };
 use monstrum_manifest::{MatchMode, ScopeDimension};
 use monstrum_store::ScanFrom;
-use monstrum_types::Secret;
+use monstrum_types::{Labels, Secret};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -115,7 +115,8 @@ impl Judge {
     }
 
     fn decide(&self) -> Decision {
-        let subject = Subject { tool: &self.tool, binding: &self.binding, delegation: &[], bot_gates: &self.gates };
+        let (tool, binding, bot_gates, labels) = (&self.tool, &self.binding, &self.gates, &Labels::ALL);
+        let subject = Subject { tool, binding, delegation: &[], bot_gates, labels };
         decide(&subject, Question::Call(&self.params))
     }
 }

@@ -176,6 +176,29 @@ async fn events_have_each_step_once_and_continue_after_the_last_one() -> Result<
     Ok(())
 }
 
+#[tokio::test]
+async fn a_request_that_starts_a_task_can_follow_it() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare([LlmReply::says(&["Hello."])]);
+    let path = format!("/api/bots/{}/tasks", tasks.world.bot);
+    let start = async |input: &Value| -> Result<(u16, Vec<(String, Value)>)> {
+        let request = tasks.api().request(Method::POST, &path).header("accept", "text/event-stream");
+        let response = request.header("idempotency-key", "one").json(input).send().await?;
+        Ok((response.status().as_u16(), events(&response.text().await?)))
+    };
+    let (status, first) = start(&json!({ "instruction": "Greet." })).await?;
+    let names: Vec<&str> = first.iter().map(|(name, _)| name.as_str()).filter(|name| *name != "delta").collect();
+    assert_eq!((status, names), (200, vec!["task", "step", "end"]), "{first:?}");
+    let task = &first.last().context("no events")?.1;
+    assert_eq!((text(&task["status"]), text(&task["result"])), ("completed", "Hello."));
+    // A repeated request follows the same task.
+    let (status, again) = start(&json!({ "instruction": "Greet." })).await?;
+    assert_eq!((status, &again[0].1["id"]), (200, &task["id"]));
+    assert_eq!(tasks.llm.requests().len(), 1);
+    assert_eq!(start(&json!({ "instruction": "Another one." })).await?.0, 409);
+    Ok(())
+}
+
 /// Returns the names and the data of server-sent events.
 fn events(text: &str) -> Vec<(String, Value)> {
     let field = |event: &str, name: &str| {

@@ -2,10 +2,11 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use support::LlmReply;
+use support::{LlmReply, Server};
 
 use super::{Tasks, ended};
-use crate::world::text;
+use crate::tamper::sqlite;
+use crate::world::{eventually, text};
 
 #[tokio::test]
 async fn the_second_message_of_a_session_sees_the_first() -> Result<()> {
@@ -87,5 +88,34 @@ async fn conversations_and_apps_are_deleted_with_their_sessions_and_recorded() -
     let recorded = |change: &Value| format!("{} {}", text(&change["change"]), text(&change["status"]));
     let recorded: Vec<String> = changes["items"].as_array().into_iter().flatten().map(recorded).take(3).collect();
     assert_eq!(recorded, ["app.delete success", "chat.delete success", "session.delete success"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn old_tasks_and_sessions_are_deleted_after_the_days_of_the_setting() -> Result<()> {
+    let server = Server::prepare(&["github"])?.argument("--keep-tasks-days").argument("2");
+    let mut tasks = Tasks::on(server).await?;
+    tasks.llm.prepare([LlmReply::says(&["Old."]), LlmReply::says(&["New."])]);
+    let (old, new) = (tasks.run("Be old.").await?, tasks.run("Be new.").await?);
+    tasks.world.server.stop().await?;
+    let folder = tasks.world.server.data_dir();
+    let aged = |table: &str, column: &str, id: &Value, days: i64| {
+        format!("update {table} set {column} = {column} - {days} * 86400000 where id = '{}'", text(id))
+    };
+    let edits = [
+        aged("tasks", "ended_at", &old["id"], 3),
+        aged("sessions", "used_at", &old["session_id"], 3),
+        aged("tasks", "ended_at", &new["id"], 1),
+        aged("sessions", "used_at", &new["session_id"], 1),
+    ];
+    sqlite(&folder, &edits.each_ref().map(String::as_str)).await?;
+    tasks.world.server.launch().await?;
+    tasks.world.api = tasks.world.server.api()?;
+    let session = format!("/api/sessions/{}", text(&old["session_id"]));
+    eventually("the session is deleted", async || Ok((tasks.api().get(&session).await?.0 == 404).then_some(())))
+        .await?;
+    assert_eq!(tasks.api().get(&format!("/api/tasks/{}", text(&old["id"]))).await?.0, 404);
+    assert_eq!(tasks.api().get(&format!("/api/tasks/{}", text(&new["id"]))).await?.0, 200);
+    assert_eq!(tasks.api().get(&format!("/api/sessions/{}", text(&new["session_id"]))).await?.0, 200);
     Ok(())
 }

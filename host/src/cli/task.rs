@@ -226,6 +226,12 @@ impl Watched {
                 }
                 Ok(())
             }
+            "approval" => {
+                self.end_line()?;
+                let at = data["url"].as_str().map(|url| format!(" at {url}")).unwrap_or_default();
+                output::note(&output::plain(&format!("waits for the approval {}{at}", output::cell(&data["id"]))));
+                Ok(())
+            }
             "step" if data["kind"] == "round" => {
                 let (text, heard) = (output::cell(&data["text"]), std::mem::take(&mut self.heard));
                 let heard = if self.round == data["sequence"].as_i64() { heard } else { String::new() };

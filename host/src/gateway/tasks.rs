@@ -2,6 +2,8 @@
 
 mod stream;
 
+pub(super) use stream::streamed;
+
 use std::ops::Deref;
 
 use axum::Json;
@@ -63,9 +65,11 @@ pub(super) struct EventsQuery {
 /// Starts a task
 ///
 /// The bot works on the instruction with its model and its tools until the model answers. The answer to the request is the
-/// task, which then runs. The status is 409 if the bot has no model, or if the session has a task that has not ended.
+/// task, which then runs. With `Accept: text/event-stream`, the answer is the stream of `GET /api/tasks/{id}/events`. The
+/// status is 409 if the bot has no model, or if the session has a task that has not ended.
 #[utoipa::path(post, path = "/api/bots/{id}/tasks", tag = "tasks", params(("id" = BotId, Path)),
-    request_body = NewTask, responses((status = 202, body = Task)))]
+    request_body = NewTask, responses((status = 200, content_type = "text/event-stream", body = String),
+        (status = 202, body = Task)))]
 pub(super) async fn start(tasks: TasksOfHost, starter: TaskStarter, Input(input): Input<NewTask>) -> Created<Task> {
     let task = tasks.start(&starter.caller, starter.bot, input).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
@@ -138,9 +142,10 @@ pub(super) async fn steps(
 
 /// Follows a task
 ///
-/// The answer is a stream of server-sent events: `task` with the task, `call` with a call that waits or runs, `step` with
-/// each step that has ended, `delta` with each piece of the text of a round that runs, and at last `end` with the task. The
-/// id of an event `step` is its position: a request with this id in the header `Last-Event-ID` continues after the step.
+/// The answer is a stream of server-sent events: `task` with the task, `call` with a call that waits or runs, `approval`
+/// with what the task waits for, `step` with each step that has ended, `delta` with each piece of the text of a round that
+/// runs, and at last `end` with the task. The id of an event `step` is its position: a request with this id in the header
+/// `Last-Event-ID` continues after the step.
 #[utoipa::path(get, path = "/api/tasks/{id}/events", tag = "tasks", params(("id" = TaskId, Path), EventsQuery),
     responses((status = 200, content_type = "text/event-stream", body = String)))]
 pub(super) async fn events(

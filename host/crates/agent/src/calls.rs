@@ -3,20 +3,24 @@
 use std::sync::{Arc, OnceLock};
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
+use monstrum_core::call::consent::WAIT_MAX;
+use monstrum_core::call_types::call_labels::CallLabels;
 use monstrum_core::call_types::incoming::IncomingCall;
 use monstrum_core::call_types::task_step::{TaskLease, TaskOfCall, TaskStep};
 use monstrum_engine::Lease;
 use monstrum_manifest::Effect;
 use monstrum_store::{EndedStep, StoreRow, WakeClaim};
-use monstrum_types::{CallOutcome, Clock, Code, Status};
+use monstrum_types::{AwaitedApproval, CallOutcome, Clock, Code, Labels, Status};
 use monstrum_vault::Vault;
 use serde_json::Value;
 
 use crate::journal::{self, CallContent, StepOutcome};
+use crate::own_tools;
 use crate::present::UNCERTAIN;
 use crate::resume::is_uncertain;
 use crate::runner::{Interrupted, TaskTurn};
 use crate::state::{PlannedCall, State};
+use crate::waits::Waits;
 
 /// The maximum number of calls of one task that run at once. It is also the number of connections that browsers open to
 /// one server, so upstreams are used to it.
@@ -29,6 +33,8 @@ struct Step {
     lease: Lease,
     claim: WakeClaim,
     planned: PlannedCall,
+    labels: CallLabels,
+    waits: Arc<Waits>,
     outcome: OnceLock<StepOutcome>,
 }
 
@@ -42,6 +48,10 @@ impl TaskLease for LeaseOfTask {
 }
 
 impl TaskStep for Step {
+    fn waits(&self, approval: Option<&AwaitedApproval>) {
+        self.waits.waits(self.planned.row.sequence, approval.cloned());
+    }
+
     fn ended(&self, outcome: &CallOutcome, has_started: bool, is_unanswered: bool) -> Vec<StoreRow> {
         // A plugin that makes calls sends nothing itself, but its calls may have.
         let may_have_acted = has_started || self.planned.content.makes_calls;
@@ -52,6 +62,7 @@ impl TaskStep for Step {
             true => StepOutcome::failed(Code::Uncertain, UNCERTAIN),
             false => StepOutcome::from(outcome),
         };
+        let outcome = StepOutcome { labels: self.labels.of_results(), ..outcome };
         match ended(&self.vault, &*self.clock, &self.claim, &self.planned, &outcome) {
             Ok(row) => {
                 self.outcome.get_or_init(|| outcome);
@@ -97,7 +108,7 @@ impl TaskTurn<'_> {
             }
             if first.effect() != Effect::Read {
                 let sequence = first.row.sequence;
-                let outcome = self.run_call(first).await?;
+                let outcome = self.run_call(first, state.labels()).await?;
                 state.end(sequence, outcome);
                 self.live.changed();
                 continue;
@@ -113,7 +124,8 @@ impl TaskTurn<'_> {
 
     async fn run_reads(&self, state: &mut State, reads: Vec<PlannedCall>) -> Result<(), Interrupted> {
         let mut waiting = reads.into_iter();
-        let run = |call: PlannedCall| async move { (call.row.sequence, self.run_call(call).await) };
+        let labels = &state.labels().clone();
+        let run = |call: PlannedCall| async move { (call.row.sequence, self.run_call(call, labels).await) };
         let mut running: FuturesUnordered<_> = waiting.by_ref().take(CALLS_AT_ONCE).map(run).collect();
         let mut failed = None;
         while let Some((sequence, outcome)) = running.next().await {
@@ -132,26 +144,38 @@ impl TaskTurn<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Runs one call to its end, which is then in the journal and in the audit.
-    async fn run_call(&self, planned: PlannedCall) -> Result<StepOutcome, Interrupted> {
+    /// Runs one call to its end, which is then in the journal and in the audit. `labels` are those of what the model had
+    /// read when it asked for the call.
+    async fn run_call(&self, planned: PlannedCall, labels: &Labels) -> Result<StepOutcome, Interrupted> {
         let app = &self.runner.app;
         let Some(request_id) = planned.request_id() else {
             return Err(Interrupted::Failed("a planned call has no id".to_owned()));
         };
         let tool = planned.row.tool.clone().unwrap_or_default();
         let params = Value::Object(planned.content.params.clone());
+        let _running = self.waits.begun(planned.row.sequence);
         let step = Arc::new(Step {
             vault: Arc::clone(&app.vault),
             clock: Arc::clone(&app.clock),
             lease: self.turn.lease().clone(),
             claim: self.turn.claim().clone(),
             planned,
+            labels: CallLabels::new(labels.clone()),
+            waits: Arc::clone(&self.waits),
             outcome: OnceLock::new(),
         });
         let call = IncomingCall::bot_tool(request_id, self.row.workspace_id, self.row.bot_id, tool, params)
-            .with_wait_for_approval(Some(self.approval_wait()));
+            .with_wait_for_approval(Some(WAIT_MAX))
+            .with_labels(step.labels.clone());
         let call = self.of_task(call, TaskOfCall { step: Some(Arc::clone(&step) as _), lease: self.lease() });
-        let ended = app.calls.run_until(call, &self.stop_calls).await;
+        let ended = match own_tools::is_own(call.tool()) {
+            false => app.calls.run_until(call, &self.stop_calls).await,
+            true => {
+                let params = call.params().value().as_object().cloned().unwrap_or_default();
+                let outcome = self.own_call(call.tool(), &params, &step.labels).await?;
+                app.calls.answer_step(call, outcome).await
+            }
+        };
         ended.map_err(|error| Interrupted::Failed(error.to_string()))?;
         let outcome = step.outcome.get().cloned();
         outcome.ok_or_else(|| Interrupted::Failed("the end of a call could not be kept".to_owned()))

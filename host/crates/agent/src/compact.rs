@@ -14,6 +14,8 @@ const FULL_PERCENT: u64 = 80;
 const TARGET_PERCENT: u64 = 60;
 /// The size from which leaving a result out makes room.
 const RESULT_BYTES_MIN: usize = 256;
+/// The beginning of what stands in place of a result.
+const OMITTED: &str = "{\"omitted\":true";
 
 /// Shortens `messages` if they and the tools exceed their share of the context. The first message is the system prompt, and
 /// the `earlier` messages after it are those of earlier tasks, each with an instruction and an answer.
@@ -48,10 +50,24 @@ pub fn compacted(mut messages: Vec<Message>, earlier: usize, tools_bytes: usize,
     messages
 }
 
+/// Returns the approximate size of this number of tokens, in bytes.
+#[must_use]
+pub fn bytes_of(tokens: u64) -> usize {
+    usize::try_from(tokens.saturating_mul(BYTES_OF_TOKEN)).unwrap_or(usize::MAX)
+}
+
+/// Returns whether a result was left out of `messages`.
+#[must_use]
+pub fn has_omitted(messages: &[Message]) -> bool {
+    // The second line is that of the host: the data of a result begins with its status.
+    let second = |text: &str| text.lines().nth(1).is_some_and(|line| line.starts_with(OMITTED));
+    messages.iter().any(|message| matches!(message, Message::Tool { text, .. } if second(text)))
+}
+
 /// Returns what stands in place of a result. Its first line names the tool and the step.
 fn omitted(text: &str) -> String {
     let first = text.lines().next().unwrap_or_default();
-    format!("{first}\n{{\"omitted\":true,\"bytes\":{}}}\n</tool-result>", text.len())
+    format!("{first}\n{OMITTED},\"bytes\":{}}}\n</tool-result>", text.len())
 }
 
 fn size(message: &Message) -> usize {
@@ -118,6 +134,7 @@ mod tests {
             matches!(&short[5], Message::Tool { text, .. } if text.starts_with("<tool-result tool=\"list\" step=\"0\">"))
         );
         assert_eq!(short[9], result(2, 1_000), "the last exchange stays whole");
+        assert!(has_omitted(&short) && !has_omitted(&conversation()));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use monstrum_api::tasks::{Task, TaskStep};
+use monstrum_api::tasks::{Task, TaskStep, WaitingFor};
 use monstrum_core::call_types::round::RoundChannel;
 use monstrum_core::operations::{Caller, OperationError};
 use monstrum_types::TaskId;
@@ -29,6 +29,8 @@ pub enum TaskEvent {
     Task(Box<Task>),
     /// A call that waits or runs.
     Call(Box<TaskStep>),
+    /// What the task waits for.
+    Approval(WaitingFor),
     /// A step that has ended.
     Step(Box<TaskStep>),
     /// A piece of the text of a round that runs.
@@ -53,6 +55,7 @@ impl TaskEvent {
         match self {
             TaskEvent::Task(_) => "task",
             TaskEvent::Call(_) => "call",
+            TaskEvent::Approval(_) => "approval",
             TaskEvent::Step(_) => "step",
             TaskEvent::Delta(_) => "delta",
             TaskEvent::End(_) => "end",
@@ -64,7 +67,11 @@ impl TaskEvent {
     pub fn sequence(&self) -> Option<i64> {
         match self {
             TaskEvent::Step(step) => Some(step.sequence),
-            TaskEvent::Task(_) | TaskEvent::Call(_) | TaskEvent::Delta(_) | TaskEvent::End(_) => None,
+            TaskEvent::Task(_)
+            | TaskEvent::Call(_)
+            | TaskEvent::Approval(_)
+            | TaskEvent::Delta(_)
+            | TaskEvent::End(_) => None,
         }
     }
 }
@@ -78,6 +85,8 @@ pub struct Following {
     after: i64,
     /// The calls that were announced and have not ended.
     announced: HashSet<i64>,
+    /// What the task waited for when it was read last.
+    waited_for: Option<WaitingFor>,
     queued: VecDeque<TaskEvent>,
     /// Whether the journal may have more ended steps than the last page. The next page is read when the queue is empty, so
     /// that a slow listener holds one page.
@@ -104,6 +113,7 @@ impl Tasks {
             id,
             after,
             announced: HashSet::new(),
+            waited_for: None,
             queued: VecDeque::from([TaskEvent::Task(Box::new(shown))]),
             has_more: false,
             live,
@@ -179,6 +189,10 @@ impl Following {
                 break is_full;
             }
         };
+        if task.waiting_for != self.waited_for {
+            self.queued.extend(task.waiting_for.clone().map(TaskEvent::Approval));
+            self.waited_for.clone_from(&task.waiting_for);
+        }
         if task.ended_at.is_some() && !self.has_more {
             self.is_ended = true;
             self.queued.push_back(TaskEvent::End(Box::new(task)));

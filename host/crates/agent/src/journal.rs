@@ -7,7 +7,9 @@ use monstrum_api::tools::Chat;
 use monstrum_core::call_types::incoming::CallerKey;
 use monstrum_llm::AssistantMessage;
 use monstrum_store::{TaskRow, TaskStepKind, TaskStepRow};
-use monstrum_types::{AppUser, BotId, CallOutcome, Code, KeyId, RequestId, SessionId, Status, TaskId, WorkspaceId};
+use monstrum_types::{
+    AppUser, BotId, CallOutcome, Code, KeyId, Labels, RequestId, SessionId, Status, TaskId, WorkspaceId,
+};
 use monstrum_vault::{AssociatedData, Vault, VaultError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -50,6 +52,12 @@ pub struct TaskContent {
     /// Whether the task has ended because a caller cancelled it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cancelled: bool,
+    /// The labels of what the task has read: those with which it began and, once it has ended, those of its steps.
+    #[serde(default, skip_serializing_if = "Labels::is_none")]
+    pub labels: Labels,
+    /// The JSON Schema of the answer, if it has to be JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Map<String, Value>>,
 }
 
 /// What started a task.
@@ -105,6 +113,12 @@ pub struct RoundContent {
     /// What the model reads after the results of the round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// The labels of what the model had read.
+    #[serde(default, skip_serializing_if = "Labels::is_none")]
+    pub labels: Labels,
+    /// Whether the round has an answer that does not fit the schema of the task.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_misfit: bool,
 }
 
 /// The content of a call.
@@ -130,6 +144,9 @@ pub struct StepOutcome {
     /// The data as JSON text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
+    /// The labels of the resources of the call and of the calls below it.
+    #[serde(default, skip_serializing_if = "Labels::is_none")]
+    pub labels: Labels,
 }
 
 /// The content of a step.
@@ -144,7 +161,8 @@ impl TaskContent {
     #[must_use]
     pub fn new(instruction: String, limits: Limits, source: Source) -> TaskContent {
         let (params, chat, result, message, is_cancelled) = (None, None, None, None, false);
-        TaskContent { instruction, params, limits, chat, source, result, message, is_cancelled }
+        let (labels, output_schema) = (Labels::none(), None);
+        TaskContent { instruction, params, limits, chat, source, result, message, is_cancelled, labels, output_schema }
     }
 }
 
@@ -164,6 +182,7 @@ impl From<&CallOutcome> for StepOutcome {
             code: outcome.code,
             message: outcome.message.clone(),
             data: outcome.data.as_ref().map(|data| data.as_str().to_owned()),
+            labels: Labels::none(),
         }
     }
 }
@@ -172,7 +191,8 @@ impl StepOutcome {
     /// Creates the outcome of a call that failed, or that did not run.
     #[must_use]
     pub fn failed(code: Code, message: impl Into<String>) -> StepOutcome {
-        StepOutcome { status: Status::Error, code: Some(code), message: Some(message.into()), data: None }
+        let (data, labels) = (None, Labels::none());
+        StepOutcome { status: Status::Error, code: Some(code), message: Some(message.into()), data, labels }
     }
 }
 
@@ -315,6 +335,10 @@ mod tests {
             started_at: None,
             cancelled_at: None,
             ended_at: None,
+            waiting_for: None,
+            waiting_since: None,
+            waited_ms: 0,
+            labels: Labels::none(),
             sealed: String::new(),
         }
     }

@@ -9,10 +9,15 @@
 
 mod calls;
 pub mod compact;
+mod endings;
+mod find;
 mod following;
 pub mod guards;
 pub mod journal;
+mod labels;
 mod live;
+mod output;
+mod own_tools;
 mod places;
 pub mod present;
 pub mod resume;
@@ -22,6 +27,7 @@ mod runner;
 mod sessions;
 mod state;
 mod tasks;
+mod waits;
 
 pub use following::{Delta, Following, TaskEvent};
 pub use live::LiveTasks;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use monstrum_api::tasks::TokenUsage;
+use monstrum_core::call_types::call_labels::CallLabels;
 use monstrum_core::call_types::incoming::{Attachments, IncomingCall};
 use monstrum_core::call_types::round::{
     LLM_COMPLETE, RoundAnswer, RoundDelta, RoundExchange, RoundFailure, RoundOptions, RoundRequest, RoundTool,
@@ -18,19 +19,21 @@ use monstrum_core::operations::tools::{Range, visible};
 use monstrum_llm::{FinishReason, Message};
 use monstrum_manifest::Effect;
 use monstrum_store::{TaskProgress, TaskStepKind, TaskStepRow};
-use monstrum_types::{CallOutcome, Code, RequestId, Status, UtcMillis, with_causes};
+use monstrum_types::{CallOutcome, Code, Labels, RequestId, Status, UtcMillis, with_causes};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::compact::compacted;
+use crate::compact::{bytes_of, compacted, has_omitted};
 use crate::journal::{self, CallContent, RoundContent, StepContent, StepOutcome};
+use crate::output;
+use crate::own_tools;
 use crate::present;
 use crate::round::{Asked, Asks};
 use crate::runner::{Ending, Interrupted, TaskCode, TaskTurn};
 use crate::state::State;
 
-/// The maximum number of tools in a request. OpenAI accepts no more.
-const TOOLS_MAX: usize = 128;
+/// The maximum number of tools of a bot that its tasks know. A search among more would slow each round down.
+const TOOLS_MAX: usize = 2_000;
 /// The maximum number of characters of a stored tool name, as in the audit.
 const TOOL_CHARS_MAX: usize = 128;
 /// The number of pieces of an answer that wait for their way to the listeners.
@@ -47,7 +50,7 @@ pub(crate) enum RoundEnd {
 
 /// A tool that the bot has now.
 pub(crate) struct Offered {
-    tool: RoundTool,
+    pub(crate) tool: RoundTool,
     effect: Effect,
     makes_calls: bool,
 }
@@ -87,17 +90,17 @@ impl TaskTurn<'_> {
             Ok(candidates) => candidates,
             Err(error) => return Ok(RoundEnd::Ends(Ending::Failed(TaskCode::Model, error.to_string()))),
         };
-        let tools: Vec<RoundTool> = match is_last {
-            true => Vec::new(),
-            false => offered.values().map(|offered| offered.tool.clone()).collect(),
-        };
-        let tools_bytes: usize = tools.iter().map(size).sum();
         // The first model decides how long the conversation can be. A fallback with a shorter context can refuse it.
         let context_tokens = candidates.first().map_or(u64::MAX, |first| first.model.context_tokens);
+        let mut tools = if is_last { Vec::new() } else { tools_of(&offered, context_tokens) };
+        let tools_bytes: usize = tools.iter().map(size).sum();
         let messages = self.messages(state, is_last).await?;
         let messages = compacted(messages, state.earlier(), tools_bytes, context_tokens);
+        if !is_last && (state.has_long_results() || has_omitted(&messages)) {
+            tools.push(own_tools::read_result());
+        }
         let request = RoundRequest { messages, tools, output_tokens: None, options: RoundOptions::default() };
-        let answered = match self.ask(&request, &candidates, state.next_sequence()).await? {
+        let answered = match self.ask(&request, &candidates, (state.next_sequence(), state.labels())).await? {
             Ok(answered) => answered,
             Err(NoAnswer::Ending(ending)) => return Ok(RoundEnd::Ends(ending)),
             Err(NoAnswer::Stopped) => return Ok(RoundEnd::Stopped),
@@ -113,8 +116,10 @@ impl TaskTurn<'_> {
         let bot = app.policy.load().bot(self.row.workspace_id, self.row.bot_id).cloned();
         let Some(bot) = bot else { return Err(Interrupted::Gone) };
         let own = prompt_of(app, &bot.row, &Language::default()).await.map_err(|error| failed(&error))?;
-        let text =
-            if own.trim().is_empty() { present::RULES.to_owned() } else { format!("{own}\n\n{}", present::RULES) };
+        let own = if own.trim().is_empty() { None } else { Some(own) };
+        let form = self.content.output_schema.as_ref().map(output::rule);
+        let parts = own.into_iter().chain([present::RULES.to_owned()]).chain(form);
+        let text = parts.collect::<Vec<_>>().join("\n\n");
         let mut messages = Vec::with_capacity(state.messages().len() + 2);
         messages.push(Message::System { text });
         messages.extend_from_slice(state.messages());
@@ -153,14 +158,14 @@ impl TaskTurn<'_> {
         &self,
         request: &RoundRequest,
         candidates: &[Candidate],
-        step: i64,
+        (step, labels): (i64, &Labels),
     ) -> Result<Result<Answered, NoAnswer>, Interrupted> {
         let mut last = NoAnswer::Ending(Ending::Failed(TaskCode::Model, "the bot has no model".to_owned()));
         for candidate in candidates {
             if self.stops() {
                 return Ok(Err(NoAnswer::Stopped));
             }
-            let (exchange, outcome, request_id, started_at) = self.exchange(request, candidate, step).await?;
+            let (exchange, outcome, request_id, started_at) = self.exchange(request, candidate, (step, labels)).await?;
             if let Some(answer) = exchange.answer() {
                 return Ok(Ok(Answered { request_id, started_at, answer: answer.clone() }));
             }
@@ -183,7 +188,7 @@ impl TaskTurn<'_> {
         &self,
         request: &RoundRequest,
         candidate: &Candidate,
-        step: i64,
+        (step, labels): (i64, &Labels),
     ) -> Result<(Arc<RoundExchange>, CallOutcome, RequestId, UtcMillis), Interrupted> {
         let app = &self.runner.app;
         let (request_id, started_at) = (RequestId::new(), app.clock.now());
@@ -197,7 +202,8 @@ impl TaskTurn<'_> {
         let attachments = Attachments { round: Some(Arc::clone(&exchange)), ..Attachments::default() };
         let call = IncomingCall::bot_tool(request_id, workspace, bot, LLM_COMPLETE.to_owned(), params)
             .with_resource(Some(candidate.resource_id))
-            .with_attachments(attachments);
+            .with_attachments(attachments)
+            .with_labels(CallLabels::new(labels.clone()));
         let call = self.of_task(call, TaskOfCall { step: None, lease: self.lease() });
         let send = |delta: RoundDelta| self.live.delta(step, delta.channel, delta.text);
         let mut run = std::pin::pin!(app.calls.run_until(call, &self.stop_calls));
@@ -232,16 +238,24 @@ impl TaskTurn<'_> {
             answer.message.calls.clear();
         }
         let asks = Asks::of(&answer.message, &answer.finish, may_call);
-        let note = note(&answer, may_call);
+        let mut note = note(&answer, may_call);
+        let mut is_misfit = false;
+        let is_malformed = asks.is_malformed || note.is_some();
+        if note.is_none() && answer.message.calls.is_empty() {
+            note = self.misfit(answer.message.text.trim()).await?;
+            is_misfit = note.is_some();
+        }
         let usage = TokenUsage { input_tokens: answer.usage.input, output_tokens: answer.usage.output };
         let calls = answer.message.calls.clone();
         let round = RoundContent {
             reasoning: answer.reasoning,
             model: answer.origin.model,
             usage,
-            is_malformed: asks.is_malformed || note.is_some(),
+            is_malformed,
+            is_misfit,
             note,
             message: answer.message,
+            labels: state.labels().clone(),
         };
         let now = app.clock.now();
         let first = state.next_sequence();
@@ -271,7 +285,8 @@ impl TaskTurn<'_> {
                 }
                 asked => asked,
             };
-            let (effect, makes_calls) = planned_as(offered.get(&call.name));
+            let (tool, asked) = own_tools::aimed(&call, asked);
+            let (effect, makes_calls) = planned_as(&tool, offered.get(&tool));
             let (params, outcome) = match asked {
                 Asked::Run(params) => (params, None),
                 Asked::Refused(message) => {
@@ -280,7 +295,7 @@ impl TaskTurn<'_> {
             };
             planned += usize::from(outcome.is_none());
             let mut row = row(sequence, TaskStepKind::Call, outcome.is_none().then(RequestId::new));
-            row.tool = Some(tool_name(&call.name));
+            row.tool = Some(tool_name(&tool));
             row.effect = Some(effect.as_str().to_owned());
             if let Some(outcome) = &outcome {
                 (row.status, row.ended_at) = (Some(outcome.status.as_str().to_owned()), Some(now));
@@ -293,16 +308,29 @@ impl TaskTurn<'_> {
             task_id: self.row.id,
             input_tokens: i64::try_from(usage.input_tokens).unwrap_or(i64::MAX),
             output_tokens: i64::try_from(usage.output_tokens).unwrap_or(i64::MAX),
+            labels: state.unrecorded_labels(),
             steps: steps.iter().map(|(row, _)| row.clone()).collect(),
         };
         if !app.store.advance_task(self.turn.claim(), &progress).await? {
             return Err(Interrupted::Gone);
         }
+        state.labels_were_recorded();
         for (row, content) in steps {
             state.add(row, content);
         }
         self.live.changed();
         Ok(RoundEnd::Goes)
+    }
+}
+
+/// Returns the tools of a request: those of the bot or, if they are too many, those with which the model finds them.
+fn tools_of(offered: &BTreeMap<String, Offered>, context_tokens: u64) -> Vec<RoundTool> {
+    let bytes: usize = offered.values().map(|offered| size(&offered.tool)).sum();
+    let is_fit =
+        offered.len() <= own_tools::TOOLS_OFFERED_MAX && bytes <= bytes_of(context_tokens) / own_tools::TOOLS_SHARE;
+    match is_fit {
+        true => offered.values().map(|offered| offered.tool.clone()).collect(),
+        false => own_tools::search_tools(offered.len()).to_vec(),
     }
 }
 
@@ -312,7 +340,10 @@ fn size(tool: &RoundTool) -> usize {
 
 /// Returns the effect of a planned call, and whether its plugin makes calls. The pipeline may run a tool that was not
 /// offered: one that the bot has just been given, or one beyond the maximum of a request. It counts as the gravest.
-fn planned_as(offered: Option<&Offered>) -> (Effect, bool) {
+fn planned_as(tool: &str, offered: Option<&Offered>) -> (Effect, bool) {
+    if own_tools::is_own(tool) {
+        return (Effect::Read, false);
+    }
     offered.map_or((Effect::Write, true), |tool| (tool.effect(), tool.makes_calls))
 }
 
@@ -364,14 +395,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn many_or_large_tools_are_searched() {
+        let offered = |count: usize, bytes: usize| -> BTreeMap<String, Offered> {
+            let tool = |number: usize| {
+                let (name, description) = (format!("tool_{number}"), "x".repeat(bytes));
+                let tool = RoundTool { name: name.clone(), description, parameters: json!({}) };
+                (name, Offered { tool, effect: Effect::Read, makes_calls: false })
+            };
+            (0..count).map(tool).collect()
+        };
+        let names = |offered: &BTreeMap<String, Offered>| {
+            tools_of(offered, 10_000).into_iter().map(|tool| tool.name).collect::<Vec<_>>()
+        };
+        let search = [own_tools::FIND_TOOLS, own_tools::CALL_TOOL];
+        assert_eq!(names(&offered(64, 10)).len(), 64);
+        assert_eq!(names(&offered(65, 10)), search);
+        assert_eq!(names(&offered(2, 3_500)), search, "they take over a fifth of 30 000 bytes");
+        assert_eq!(names(&offered(2, 2_500)).len(), 2);
+    }
+
+    #[test]
     fn a_tool_that_was_not_offered_counts_as_a_write() {
         let offered = |effect, makes_calls| {
             let parameters = json!({});
             let tool = RoundTool { name: "echo".to_owned(), description: String::new(), parameters };
             Offered { tool, effect, makes_calls }
         };
-        assert_eq!(planned_as(Some(&offered(Effect::Read, false))), (Effect::Read, false));
-        assert_eq!(planned_as(Some(&offered(Effect::Read, true))), (Effect::Write, true));
-        assert_eq!(planned_as(None), (Effect::Write, true));
+        assert_eq!(planned_as("echo", Some(&offered(Effect::Read, false))), (Effect::Read, false));
+        assert_eq!(planned_as("echo", Some(&offered(Effect::Read, true))), (Effect::Write, true));
+        assert_eq!(planned_as("echo", None), (Effect::Write, true));
+        assert_eq!(planned_as(own_tools::READ_RESULT, None), (Effect::Read, false));
     }
 }

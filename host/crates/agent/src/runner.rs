@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use monstrum_core::app::App;
-use monstrum_core::call::consent::WAIT_MAX;
 use monstrum_core::call_types::call_secrets::SharedRedactors;
 use monstrum_core::call_types::incoming::{Attachments, CallerKey, IncomingCall};
 use monstrum_core::call_types::task_step::{TaskLease, TaskOfCall};
@@ -18,9 +17,10 @@ use monstrum_engine::{Handler, Turn, TurnError, TurnOutcome};
 use monstrum_llm::Message;
 use monstrum_manifest::Effect;
 use monstrum_store::{AfterTurn, StoreError, TaskEnd, TaskRow, TaskStatus};
-use monstrum_types::{Code, RequestId, TaskId, WakeKind, WorkspaceId, with_causes, words};
+use monstrum_types::{AwaitedApproval, Code, Labels, RequestId, TaskId, WakeKind, WorkspaceId, with_causes, words};
+use parking_lot::Mutex;
 use serde_json::json;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::calls::{LeaseOfTask, ended};
@@ -29,9 +29,9 @@ use crate::live::{LiveTask, LiveTasks};
 use crate::places::Places;
 use crate::present::{self, UNCERTAIN};
 use crate::resume::{Recorded, Resumed, resumed};
-use crate::round::MALFORMED_ROUNDS_MAX;
 use crate::rounds::{Offered, RoundEnd};
 use crate::state::{PlannedCall, State};
+use crate::waits::Waits;
 
 /// The number of failed turns in a row after which a task ends. Turns fail if the database or the audit fails, so the
 /// task has then waited for about half an hour.
@@ -73,6 +73,9 @@ pub(crate) enum Ending {
     Failed(TaskCode, String),
     Cancelled,
 }
+
+/// How a task ended, and the labels of what it has read.
+type Ended = (Ending, Labels);
 
 /// Why a task stops before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,13 +126,15 @@ pub(crate) struct TaskTurn<'a> {
     /// The key that started the task, with which its calls are made.
     pub(crate) key: Option<CallerKey>,
     pub(crate) live: &'a LiveTask,
-    /// The time at which the task ends.
-    deadline: Instant,
+    /// What the task waits for, and its wall clock.
+    pub(crate) waits: Arc<Waits>,
     stop: OnceLock<Stop>,
     /// Ends the running calls.
     pub(crate) stop_calls: CancellationToken,
     /// The secrets that the task can have used. An earlier turn may have left parts of them in the journal.
     secrets: SharedRedactors,
+    /// The labels of what the model has read until now.
+    pub(crate) labels: Mutex<Labels>,
 }
 
 impl Runner {
@@ -154,30 +159,31 @@ impl Runner {
     }
 
     /// Runs a task until it ends or its turn does.
-    async fn run(&self, turn: &Turn, row: &TaskRow, live: &LiveTask) -> Result<Option<Ending>, Interrupted> {
+    async fn run(&self, turn: &Turn, row: &TaskRow, live: &LiveTask) -> Result<Option<Ended>, Interrupted> {
         let app = &self.app;
+        let ended = |ending| Ok(Some((ending, Labels::none())));
         let content = match journal::open_task(&app.vault, row) {
             Ok(content) => content,
             Err(error) => {
                 tracing::error!(error = %with_causes(&error), task.id = %row.id, "a task cannot be opened");
                 let message = "the record of the task cannot be opened";
-                return Ok(Some(Ending::Failed(TaskCode::Internal, message.to_owned())));
+                return ended(Ending::Failed(TaskCode::Internal, message.to_owned()));
             }
         };
         if let Some(ending) = recorded_ending(row, &content) {
             tracing::error!(task.id = %row.id, "the row of a task that has ended was set back by another program");
-            return Ok(Some(ending));
+            return ended(ending);
         }
         if turn.claim().failures >= FAILED_TURNS_MAX {
             let message = "the server could not continue the task; search its log for the id of the task";
-            return Ok(Some(Ending::Failed(TaskCode::Internal, message.to_owned())));
+            return ended(Ending::Failed(TaskCode::Internal, message.to_owned()));
         }
         let key = match content.source.key(row.key_id) {
             Ok(key) => key,
-            Err(error) => return Ok(Some(Ending::Failed(TaskCode::Internal, error.to_string()))),
+            Err(error) => return ended(Ending::Failed(TaskCode::Internal, error.to_string())),
         };
         let since = row.started_at.unwrap_or(row.created_at);
-        let ends_at = since.plus_ms(i64::from(content.limits.wall_s).saturating_mul(1000));
+        let ends_at = since.plus_ms(i64::from(content.limits.wall_s).saturating_mul(1000)).plus_ms(row.waited_ms);
         let left = u64::try_from(ends_at.since_ms(app.clock.now())).unwrap_or(0);
         let user = content.user();
         let task = TaskTurn {
@@ -187,10 +193,11 @@ impl Runner {
             content: &content,
             key,
             live,
-            deadline: Instant::now() + Duration::from_millis(left),
+            waits: Waits::new(Instant::now() + Duration::from_millis(left)),
             stop: OnceLock::new(),
             stop_calls: CancellationToken::new(),
             secrets: app.policy.load().redactors_of(row.workspace_id, row.bot_id, user.as_ref()),
+            labels: Mutex::default(),
         };
         if row.cancelled_at.is_some() {
             task.stops_for(Stop::Cancelled);
@@ -199,7 +206,8 @@ impl Runner {
             ended = task.run() => ended,
             never = task.watch() => match never {},
         };
-        task.closed(ended).await
+        let ending = task.closed(ended).await?;
+        Ok(ending.map(|ending| (ending, task.labels.into_inner())))
     }
 
     /// Ends the turn of a task that was deleted. Fails if the task is still there: the policy may lack its bot for a
@@ -214,7 +222,7 @@ impl Runner {
     }
 
     /// Writes the end of a task.
-    async fn end(&self, turn: &Turn, row: &TaskRow, ending: Ending) -> Result<AfterTurn, Interrupted> {
+    async fn end(&self, turn: &Turn, row: &TaskRow, (ending, labels): Ended) -> Result<AfterTurn, Interrupted> {
         let (app, now) = (&self.app, self.app.clock.now());
         let (status, event_type, code) = match &ending {
             Ending::Completed(_) => (TaskStatus::Completed, EventType::TaskCompleted, None),
@@ -250,6 +258,7 @@ impl Runner {
             Ok(mut content) => {
                 content.is_cancelled = status == TaskStatus::Cancelled;
                 (content.result, content.message) = (result, message);
+                content.labels.add(&labels);
                 journal::seal_task(&app.vault, row, &content)?
             }
             Err(_) => row.sealed.clone(),
@@ -297,7 +306,7 @@ impl Handler for Runner {
         live.changed();
         let ended = async {
             match self.run(turn, &row, &live).await? {
-                Some(ending) => self.end(turn, &row, ending).await.map(Some),
+                Some(ended) => self.end(turn, &row, ended).await.map(Some),
                 None => Ok(None),
             }
         };
@@ -328,6 +337,7 @@ impl TaskTurn<'_> {
                 return Ok(None);
             }
             state.close_round();
+            self.labels.lock().add(state.labels());
             if let Some(ending) = self.ending(&state) {
                 return Ok(Some(ending));
             }
@@ -343,51 +353,17 @@ impl TaskTurn<'_> {
         }
     }
 
-    /// Returns how the task ends, if it ends between two rounds.
-    fn ending(&self, state: &State) -> Option<Ending> {
-        let failed = |code, message: &str| Some(Ending::Failed(code, message.to_owned()));
-        let limits = self.content.limits;
-        if let Some(answer) = state.answer() {
-            return Some(Ending::Completed(answer.to_owned()));
-        }
-        if state.is_stuck() {
-            let message =
-                "the task makes no progress: the bot repeats one call with the same result, or all its calls fail";
-            return failed(TaskCode::Stuck, message);
-        }
-        if state.malformed() >= MALFORMED_ROUNDS_MAX {
-            let message = "the model did not manage to write its calls or its answer in three rounds in a row";
-            return failed(TaskCode::ModelOutput, message);
-        }
-        if state.used_steps() >= limits.steps {
-            return failed(TaskCode::Steps, "the task has used all its steps without an answer");
-        }
-        let used = state.usage().input_tokens.saturating_add(state.usage().output_tokens);
-        if limits.tokens.is_some_and(|limit| used >= limit) {
-            return failed(TaskCode::Budget, "the task has used all its tokens without an answer");
-        }
-        None
-    }
-
-    /// Returns whether the rounds and calls of the task have cost all credits that it has.
-    async fn has_spent_its_credits(&self) -> Result<bool, Interrupted> {
-        const MILLIONTHS: f64 = 1_000_000.0;
-        let Some(limit) = self.content.limits.credits else { return Ok(false) };
-        let (store, task) = (&self.runner.app.store, self.row.id.to_string());
-        let months = store.usage(self.row.workspace_id, self.row.bot_id, Some(&task)).await?;
-        let spent: i64 = months.iter().map(|month| month.credits_millionths).fold(0, i64::saturating_add);
-        let spent = spent as f64;
-        Ok(spent >= limit * MILLIONTHS)
-    }
-
     /// Reads the journal.
     async fn read(&self) -> Result<State, Interrupted> {
         let (store, vault) = (&self.runner.app.store, &self.runner.app.vault);
-        let mut state = State::new(self.first_messages().await?);
+        let mut state = State::new(self.first_messages().await?, self.first_labels().await?);
         let mut after = 0;
         loop {
             let rows = store.task_steps(self.row.workspace_id, self.row.id, after, STEPS_READ).await?;
-            let Some(last) = rows.last() else { return Ok(state) };
+            let Some(last) = rows.last() else {
+                self.labels.lock().add(state.labels());
+                return Ok(state);
+            };
             after = last.sequence;
             for row in rows {
                 let content = journal::open_step(vault, &row)?;
@@ -499,7 +475,7 @@ impl TaskTurn<'_> {
     /// Watches for what stops the task, and never returns.
     async fn watch(&self) -> std::convert::Infallible {
         let app = &self.runner.app;
-        let mut renewals = app.policy.renewals();
+        let (mut renewals, mut waits) = (app.policy.renewals(), self.waits.listen());
         let (workspace, id) = (self.row.workspace_id, self.row.id);
         loop {
             self.check_key();
@@ -516,7 +492,12 @@ impl TaskTurn<'_> {
                     std::future::pending::<()>().await;
                 }
                 () = self.live.cancel.cancelled(), if self.stop.get().is_none() => self.stops_for(Stop::Cancelled),
-                () = sleep_until(self.deadline), if self.stop.get().is_none() => self.stops_for(Stop::WallClock),
+                () = self.waits.run_out(), if self.stop.get().is_none() => self.stops_for(Stop::WallClock),
+                // The sender lives as long as the task.
+                Ok(()) = waits.changed() => {
+                    let waits_for = waits.borrow_and_update().clone();
+                    self.record_wait(waits_for).await;
+                }
                 changed = renewals.changed() => {
                     if changed.is_err() {
                         std::future::pending::<()>().await;
@@ -527,6 +508,17 @@ impl TaskTurn<'_> {
                 }
             }
         }
+    }
+
+    /// Writes what the task waits for into its row.
+    async fn record_wait(&self, waits_for: Option<AwaitedApproval>) {
+        let (app, waits_for) = (&self.runner.app, waits_for.map(|approval| format!("approval/{}", approval.id)));
+        let (claim, now) = (self.turn.claim(), app.clock.now());
+        if let Err(error) = app.store.set_task_waiting(claim, self.row.id, waits_for.as_deref(), now).await {
+            // The task goes on: its row only shows the wait.
+            tracing::warn!(error = %with_causes(&error), task.id = %self.row.id, "cannot record what a task waits for");
+        }
+        self.live.changed();
     }
 
     /// Stops the task if the key that started it was deleted or rotated.
@@ -552,11 +544,6 @@ impl TaskTurn<'_> {
     /// Returns the lease of the task, for its calls.
     pub(crate) fn lease(&self) -> Arc<dyn TaskLease> {
         Arc::new(LeaseOfTask(self.turn.lease().clone()))
-    }
-
-    /// Returns the time for which a call waits for a person.
-    pub(crate) fn approval_wait(&self) -> Duration {
-        WAIT_MAX.min(self.deadline.saturating_duration_since(Instant::now()))
     }
 
     /// Makes a call a call of this task.

@@ -1,6 +1,5 @@
 //! The operations on sessions: the tasks of one conversation.
 
-use monstrum_api::bots::TaskLimits;
 use monstrum_api::list::List;
 use monstrum_api::sessions::{NewMessage, Session, SessionList, SessionMessage, SessionMessageList};
 use monstrum_api::tasks::{NewTask, Task};
@@ -72,8 +71,8 @@ impl Tasks {
     /// The session does not exist, has expired, or has a task that has not ended.
     pub async fn send(&self, caller: &Caller, id: SessionId, input: NewMessage) -> Result<Task, OperationError> {
         let row = self.session_row(caller, id).await?;
-        let (session_id, limits) = (Some(id), TaskLimits::default());
-        let task = NewTask { instruction: input.text, params: None, session_id, chat: None, limits };
+        let session_id = Some(id);
+        let task = NewTask { session_id, ..NewTask::of(input.text) };
         let started = self.start(caller, row.bot_id, task).await;
         started.map_err(|error| match error {
             OperationError::Invalid(errors) => {
@@ -101,6 +100,7 @@ impl Tasks {
 }
 
 fn shown(row: SessionRow) -> Session {
-    let SessionRow { id, bot_id, app_id, user_id, chat_id, created_at, used_at, expired_at, .. } = row;
-    Session { id, bot_id, chat: Chat { app_id, user_id, chat_id }, created_at, used_at, expired_at }
+    let SessionRow { id, bot_id, app_id, user_id, chat_id, created_at, used_at, expired_at, labels, .. } = row;
+    let (chat, labels) = (Chat { app_id, user_id, chat_id }, labels.names());
+    Session { id, bot_id, chat, labels, created_at, used_at, expired_at }
 }

@@ -4,7 +4,7 @@ use monstrum_api::tasks::TokenUsage;
 use monstrum_llm::Message;
 use monstrum_manifest::Effect;
 use monstrum_store::TaskStepRow;
-use monstrum_types::RequestId;
+use monstrum_types::{Labels, RequestId};
 
 use crate::guards::{EndedCall, Guards, Verdict};
 use crate::journal::{CallContent, RoundContent, StepContent, StepOutcome};
@@ -45,18 +45,28 @@ pub(crate) struct State {
     guards: Guards,
     is_stuck: bool,
     malformed: u32,
+    /// The number of answers that do not fit the schema of the task, and whether the last round has such an answer.
+    misfits: u32,
+    is_misfit: bool,
     last_sequence: i64,
     used_steps: u32,
     usage: TokenUsage,
     /// The text of the last round, if it asked for nothing more.
     answer: Option<String>,
+    /// The labels of what the model has read.
+    labels: Labels,
+    /// Whether a result was too long to be read whole.
+    has_long_results: bool,
+    /// Whether the labels are those of the last round that is in the journal.
+    has_recorded_labels: bool,
 }
 
 impl State {
-    /// Creates the state of a task that begins with `messages`: those of earlier tasks, and the instruction.
+    /// Creates the state of a task that begins with `messages`: those of earlier tasks, and the instruction. `labels` are
+    /// those of the messages.
     #[must_use]
-    pub(crate) fn new(messages: Vec<Message>) -> State {
-        State { earlier: messages.len().saturating_sub(1), messages, ..State::default() }
+    pub(crate) fn new(messages: Vec<Message>, labels: Labels) -> State {
+        State { earlier: messages.len().saturating_sub(1), messages, labels, ..State::default() }
     }
 
     /// Adds a step of the journal. Steps are added in their order.
@@ -78,9 +88,12 @@ impl State {
         self.usage.input_tokens = self.usage.input_tokens.saturating_add(round.usage.input_tokens);
         self.usage.output_tokens = self.usage.output_tokens.saturating_add(round.usage.output_tokens);
         self.malformed = malformed_in_a_row(self.malformed, round.is_malformed);
+        self.misfits += u32::from(round.is_misfit);
+        self.is_misfit = round.is_misfit;
         let is_last = round.message.calls.is_empty() && round.note.is_none();
         self.answer = is_last.then(|| round.message.text.clone());
         self.note = round.note;
+        self.labels.add(&round.labels);
         self.messages.push(Message::Assistant(round.message));
     }
 
@@ -101,6 +114,11 @@ impl State {
     pub(crate) fn close_round(&mut self) {
         for (call, outcome) in std::mem::take(&mut self.calls) {
             let Some(outcome) = outcome else { continue };
+            // The model reads the result now, and not before: the calls of a round were asked for without it.
+            let before = self.labels.clone();
+            self.labels.add(&outcome.labels);
+            self.has_recorded_labels &= self.labels == before;
+            self.has_long_results |= outcome.data.as_ref().is_some_and(|data| data.len() > present::RESULT_BYTES_MAX);
             let tool = call.row.tool.as_deref().unwrap_or_default();
             let params = serde_json::to_string(&call.content.params).unwrap_or_default();
             let result = outcome.data.as_deref().or(outcome.message.as_deref()).unwrap_or_default();
@@ -120,6 +138,29 @@ impl State {
         if let Some(note) = self.note.take() {
             self.messages.push(Message::user(note));
         }
+    }
+
+    /// Returns whether a result of the task was too long to be read whole.
+    #[must_use]
+    pub(crate) fn has_long_results(&self) -> bool {
+        self.has_long_results
+    }
+
+    /// Returns the labels of what the model has read.
+    #[must_use]
+    pub(crate) fn labels(&self) -> &Labels {
+        &self.labels
+    }
+
+    /// Returns the labels if they are to be written with the next round.
+    #[must_use]
+    pub(crate) fn unrecorded_labels(&self) -> Option<Labels> {
+        (!self.has_recorded_labels).then(|| self.labels.clone())
+    }
+
+    /// Records that the labels were written.
+    pub(crate) fn labels_were_recorded(&mut self) {
+        self.has_recorded_labels = true;
     }
 
     /// Returns the conversation.
@@ -150,6 +191,18 @@ impl State {
     #[must_use]
     pub(crate) fn malformed(&self) -> u32 {
         self.malformed
+    }
+
+    /// Returns the number of answers that do not fit the schema of the task.
+    #[must_use]
+    pub(crate) fn misfits(&self) -> u32 {
+        self.misfits
+    }
+
+    /// Returns whether the last round has an answer that does not fit the schema of the task.
+    #[must_use]
+    pub(crate) fn is_misfit(&self) -> bool {
+        self.is_misfit
     }
 
     /// Returns the position of the next step.
@@ -212,6 +265,8 @@ mod tests {
             usage: TokenUsage { input_tokens: 10, output_tokens: 2 },
             is_malformed: false,
             note: None,
+            labels: Labels::none(),
+            is_misfit: false,
         }))
     }
 
@@ -222,14 +277,18 @@ mod tests {
 
     #[test]
     fn results_stand_in_the_order_in_which_they_were_asked_for() {
-        let mut state = State::new(vec![Message::user("go")]);
+        let mut state = State::new(vec![Message::user("go")], Labels::none());
         state.add(row(1, TaskStepKind::Round), round("", &["a", "b"]));
         state.add(row(2, TaskStepKind::Call), call("a", None));
         state.add(row(3, TaskStepKind::Call), call("b", Some(StepOutcome::failed(Code::InvalidParams, "bad"))));
         assert_eq!(state.unended().len(), 1);
-        let done = StepOutcome { status: Status::Success, code: None, message: None, data: Some("1".to_owned()) };
+        let (data, labels) = (Some("1".to_owned()), Labels::from_text("untrusted"));
+        let done = StepOutcome { status: Status::Success, code: None, message: None, data, labels };
         state.end(2, done);
+        assert!(state.labels().is_none(), "the model has not read the result");
+        state.labels_were_recorded();
         state.close_round();
+        assert_eq!(state.unrecorded_labels(), Some(Labels::from_text("untrusted")));
         let ids: Vec<&str> = state
             .messages()
             .iter()
@@ -246,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_task_is_stuck_after_five_same_calls() {
-        let mut state = State::new(Vec::new());
+        let mut state = State::new(Vec::new(), Labels::none());
         for sequence in 0..5 {
             assert!(!state.is_stuck());
             let failed = StepOutcome::failed(Code::Plugin, "no");

@@ -10,14 +10,15 @@ use monstrum_core::app::App;
 use monstrum_core::events::{self, EventLinks, EventType, NewEvent};
 use monstrum_core::models;
 use monstrum_core::operations::tools::{check_chat, may_use};
-use monstrum_core::operations::{Caller, OperationError};
+use monstrum_core::operations::{Caller, OperationError, check_task_labels};
 use monstrum_engine::Engine;
 use monstrum_store::{
     BotRow, EventRow, InsertedTask, KeyKind, NewSession, NewWake, PAGE_ITEMS_MAX, Page, SessionRow, TaskFilter,
     TaskRow, TaskStatus, TaskStepRow, TasksMax,
 };
 use monstrum_types::{
-    BotId, InputError, JsonText, KeyId, SessionId, TaskId, UtcMillis, WakeKey, WakeKind, WorkspaceId, with_causes,
+    BotId, InputError, JsonText, KeyId, Labels, SessionId, TaskId, UtcMillis, WakeKey, WakeKind, WorkspaceId,
+    with_causes,
 };
 
 use serde::Deserialize as _;
@@ -26,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::journal::{self, JournalError, Limits, Source, StepContent, TaskContent};
 use crate::live::LiveTasks;
+use crate::output;
 
 /// The maximum size of an instruction, in bytes.
 const INSTRUCTION_BYTES_MAX: usize = 64 << 10;
@@ -113,13 +115,17 @@ impl Tasks {
         let (snapshot, now) = (app.policy.load(), app.clock.now());
         let row_of_bot = &snapshot.bot(caller.workspace, bot).ok_or_else(|| OperationError::not_found("bot"))?.row;
         let limits = checked(&input, &limits_of(row_of_bot))?;
+        check_task_labels(&input.labels)?;
         models::candidates(&snapshot, caller.workspace, bot, now)
             .map_err(|error| OperationError::conflict(error.to_string()))?;
         let idle_ms = row_of_bot.session_idle_s.unwrap_or(SESSION_IDLE_S).saturating_mul(1000);
-        let NewTask { instruction, params, session_id, chat, .. } = input;
+        let NewTask { instruction, params, output_schema, session_id, chat, labels, .. } = input;
+        let output_schema = output::checked(app, caller.workspace, bot, output_schema).await?;
         let session = self.session_of(caller, bot, (session_id, chat), (idle_ms, now)).await?;
         let mut content = TaskContent::new(instruction, limits, Source::of_key(caller.caller_key()));
         content.params = params;
+        content.labels = labels.into_iter().collect();
+        content.output_schema = output_schema;
         let (key, parent, session) = (Some(caller.key), None, Some(session));
         self.begin(Beginning { workspace: caller.workspace, bot, key, parent, session, content }).await
     }
@@ -138,6 +144,10 @@ impl Tasks {
             Some(SessionOf::New(new)) => (Some(new.row.clone()), Some(new)),
         };
         let session_id = of.as_ref().map(|row| row.id);
+        if let Some(row) = &of {
+            let earlier = new.as_ref().and_then(|new| new.after.as_ref()).map(|(earlier, _)| *earlier);
+            content.labels.add(&self.labels_of_session(row, earlier).await?);
+        }
         if let Some(SessionRow { app_id, user_id, chat_id, .. }) = of {
             content.chat = Some(Chat { app_id, user_id, chat_id });
         }
@@ -157,6 +167,10 @@ impl Tasks {
             started_at: None,
             cancelled_at: None,
             ended_at: None,
+            waiting_for: None,
+            waiting_since: None,
+            waited_ms: 0,
+            labels: content.labels.clone(),
             sealed: String::new(),
         };
         row.sealed = journal::seal_task(&app.vault, &row, &content).map_err(internal)?;
@@ -175,7 +189,7 @@ impl Tasks {
             }
         }
         self.engine.start(&wake);
-        Ok(shown(&row, content))
+        Ok(self.shown(&row, content))
     }
 
     async fn session_of(
@@ -229,6 +243,7 @@ impl Tasks {
             created_at: now,
             used_at: now,
             expired_at,
+            labels: Labels::none(),
         };
         let created = self.event_of_session(EventType::SessionCreated, &row, now)?;
         Ok(SessionOf::New(Box::new(NewSession { row, created, after })))
@@ -376,13 +391,19 @@ impl Tasks {
     /// row, is shown without its content, so that it does not hide other tasks.
     pub(crate) fn view(&self, row: &TaskRow) -> Task {
         match journal::open_task(&self.app.vault, row) {
-            Ok(content) => shown(row, content),
+            Ok(content) => self.shown(row, content),
             Err(error) => {
                 tracing::error!(error = %with_causes(&error), task.id = %row.id, "a task cannot be opened");
                 let message = Some("the record of the task cannot be opened".to_owned());
-                task(row, (String::new(), None, message))
+                task(row, (String::new(), None, message), Labels::all())
             }
         }
+    }
+
+    fn shown(&self, row: &TaskRow, content: TaskContent) -> Task {
+        let TaskContent { instruction, result, message, labels, .. } = content;
+        let waiting_for = self.waiting_for(row);
+        Task { waiting_for, ..task(row, (instruction, result, message), labels) }
     }
 
     fn step(&self, row: &TaskStepRow) -> Result<TaskStep, OperationError> {
@@ -400,11 +421,13 @@ impl Tasks {
             text: None,
             model: None,
             usage: None,
+            labels: Vec::new(),
             started_at: row.started_at,
             ended_at: row.ended_at,
         };
         match content {
             StepContent::Round(round) => {
+                step.labels = round.labels.names();
                 step.text = Some(round.message.text);
                 (step.model, step.usage) = (Some(round.model), Some(round.usage));
             }
@@ -413,6 +436,7 @@ impl Tasks {
                 if let Some(outcome) = call.outcome {
                     step.code = outcome.code.map(|code| code.as_str().to_owned());
                     step.message = outcome.message;
+                    step.labels = outcome.labels.names();
                     let result = outcome.data.as_deref().map(JsonText::parse).transpose();
                     step.result = result.map_err(|error| OperationError::Internal(error.into()))?;
                 }
@@ -440,12 +464,11 @@ pub(crate) fn internal(error: JournalError) -> OperationError {
     OperationError::Internal(error.into())
 }
 
-fn shown(row: &TaskRow, content: TaskContent) -> Task {
-    let TaskContent { instruction, result, message, .. } = content;
-    task(row, (instruction, result, message))
-}
-
-fn task(row: &TaskRow, (instruction, result, message): (String, Option<String>, Option<String>)) -> Task {
+fn task(
+    row: &TaskRow,
+    (instruction, result, message): (String, Option<String>, Option<String>),
+    labels: Labels,
+) -> Task {
     let tokens = |tokens: i64| u64::try_from(tokens).unwrap_or(0);
     Task {
         id: row.id,
@@ -454,11 +477,13 @@ fn task(row: &TaskRow, (instruction, result, message): (String, Option<String>, 
         parent_task_id: row.parent_id,
         status: row.status.as_str().to_owned(),
         code: row.code.clone(),
+        waiting_for: None,
         message,
         instruction,
         result,
         steps: row.steps,
         usage: TokenUsage { input_tokens: tokens(row.input_tokens), output_tokens: tokens(row.output_tokens) },
+        labels: labels.with(&row.labels).names(),
         started_by: row.key_id,
         created_at: row.created_at,
         started_at: row.started_at,

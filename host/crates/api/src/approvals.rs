@@ -46,7 +46,7 @@ pub struct FullApproval {
     /// The delegations that led to the call, outermost first.
     #[schema(value_type = Vec<Object>)]
     pub links: Value,
-    /// The labels of the call.
+    /// The labels that the call of a task carries; empty for other calls, whose labels the server does not know.
     #[schema(value_type = Vec<String>)]
     pub labels: Value,
     /// The gates that ask, each with its holder and its reason.

@@ -14,6 +14,8 @@ pub struct Session {
     pub bot_id: BotId,
     /// The conversation. A session that a task has for itself has a conversation of its own, in the app `task`.
     pub chat: Chat,
+    /// The labels of the resources whose results the tasks of the session have read; `*` is every label.
+    pub labels: Vec<String>,
     pub created_at: UtcMillis,
     /// The time of the last message, or of the end of its task.
     pub used_at: UtcMillis,

@@ -26,22 +26,41 @@ pub struct Task {
     /// `revoked` or `internal`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// What the task waits for, if its status is `waiting`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<WaitingFor>,
     /// What happened, if the task failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The instruction. A list has the first 4 KiB.
     pub instruction: String,
-    /// The answer of the bot, if the task is completed. A list has the first 4 KiB.
+    /// The answer of the bot, if the task is completed: JSON if the task has an `output_schema`. A list has the first 4 KiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
     /// The number of steps that have ended.
     pub steps: i64,
     pub usage: TokenUsage,
+    /// The labels of the resources whose results the model has read, in this task or earlier in its session; `*` is every
+    /// label.
+    pub labels: Vec<String>,
     /// The key that started the task; null for a task that no key started.
     pub started_by: Option<KeyId>,
     pub created_at: UtcMillis,
     pub started_at: Option<UtcMillis>,
     pub ended_at: Option<UtcMillis>,
+}
+
+/// What a task waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct WaitingFor {
+    /// `approval`: a person has to decide about a call.
+    #[schema(example = "approval")]
+    pub kind: String,
+    /// The id of the approval.
+    pub id: String,
+    /// The URL at which a person decides, if the server has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
 }
 
 /// The tokens that rounds with models have used.
@@ -87,6 +106,8 @@ pub struct TaskStep {
     pub model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<TokenUsage>,
+    /// The labels of the result of a call, or the labels of what the model had read in a round.
+    pub labels: Vec<String>,
     pub started_at: UtcMillis,
     pub ended_at: Option<UtcMillis>,
 }
@@ -109,13 +130,31 @@ pub struct NewTask {
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub params: Option<Value>,
+    /// A JSON Schema of at most 64 KiB. The result is then JSON that fits it.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub output_schema: Option<Value>,
     /// The session in which the task is done. Without a session and a conversation, the task has a session of its own.
     pub session_id: Option<SessionId>,
     /// The conversation in whose session the task is done. The session is created if the conversation has none.
     pub chat: Option<Chat>,
+    /// Labels of what the instruction and the parameters come from, such as `untrusted`: at most 4, each of 1 to 32
+    /// characters of a-z and `-`. The task has them in addition to those of what it reads.
+    #[serde(default)]
+    #[schema(max_items = 4)]
+    pub labels: Vec<String>,
     /// The limits, which must not exceed those of the bot.
     #[serde(default)]
     pub limits: TaskLimits,
+}
+
+impl NewTask {
+    /// Creates a task with an instruction alone.
+    #[must_use]
+    pub fn of(instruction: String) -> NewTask {
+        let (params, output_schema, session_id, chat, labels, limits) = Default::default();
+        NewTask { instruction, params, output_schema, session_id, chat, labels, limits }
+    }
 }
 
 lists! {

@@ -19,6 +19,7 @@ pub mod consent;
 pub mod execute;
 mod host_functions;
 pub mod ledger;
+mod own_steps;
 pub mod permitted;
 mod platform;
 pub mod resolve;
@@ -257,7 +258,7 @@ impl Calls {
             longest_check: self.executor.longest_call(),
             is_approved: permit.approval().is_some(),
         };
-        tokio::select! {
+        let outcome = tokio::select! {
             executed = self.executor.execute(&execution, permit, of_bot) => match executed {
                 Executed::Ended(outcome) => Some(outcome),
                 Executed::JudgeAgain => None,
@@ -266,7 +267,12 @@ impl Calls {
                 entry.left_unanswered();
                 Some(*refusal)
             }
+        };
+        // A failure has the text of the plugin or of its upstream too.
+        if let Some(resource) = target.resource.as_ref().filter(|_| outcome.is_some()) {
+            call.labels().has_read(&resource.labels());
         }
+        outcome
     }
 
     /// Judges a call. A small check runs in place. Before a larger check, the call acquires a place among the calls of

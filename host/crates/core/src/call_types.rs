@@ -1,6 +1,7 @@
 //! The types that the stages of a call pass to each other and to the audit. They are plain data and do not depend on
 //! the policy or on plugins.
 
+pub mod call_labels;
 pub mod call_secrets;
 pub mod incoming;
 pub mod lineage;

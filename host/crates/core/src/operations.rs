@@ -56,5 +56,6 @@ pub mod workspaces;
 
 pub use caller::{Admin, AgentCaller, Caller, KeyHolder, Operator, Person, Reviewer, Root};
 pub use error::OperationError;
+pub use gates::check_task_labels;
 pub use input::{InputErrors, json_pointer, shape_error};
 pub use precondition::Expected;

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use monstrum_manifest::MatchMode;
-use monstrum_types::{Effort, Overrun};
+use monstrum_types::{Effort, Labels, Overrun};
 use serde_json::{Map, Value};
 
 use crate::denial::{Denial, Holder, Refusal};
@@ -36,6 +36,8 @@ pub struct Subject<'a> {
     pub delegation: &'a [Arc<DelegationRules>],
     /// The gates of the bot.
     pub bot_gates: &'a Gates,
+    /// The labels that the call carries. A caller of which the host cannot know what it has read carries every label.
+    pub labels: &'a Labels,
 }
 
 /// The question to decide.

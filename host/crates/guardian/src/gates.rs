@@ -286,14 +286,16 @@ impl GateRules {
         self.when.is_empty() && self.unless.is_empty() && self.gate.after.is_none()
     }
 
-    /// Returns whether the conditions of the gate hold for a call. The host does not record which labels a call
-    /// carries, so each call counts as carrying every label, and `after` holds for each call.
+    /// Returns whether the conditions of the gate hold for a call.
     fn conditions_hold(
         &self,
         subject: &Subject<'_>,
         params: &Map<String, Value>,
         effort: &Effort,
     ) -> Result<bool, Overrun> {
+        if self.gate.after.as_ref().is_some_and(|after| !subject.labels.has_any(after)) {
+            return Ok(false);
+        }
         for (key, patterns) in &self.when {
             let mut may_match = false;
             let mut has_dimension = false;

@@ -299,6 +299,27 @@ impl OutputSchema {
         compiled.is_valid(answer, &weight, effort)
     }
 
+    /// Returns the errors of a result, at most 100, with JSON pointers into it. There are none if the result matches the
+    /// schema.
+    ///
+    /// # Errors
+    /// Fails if the budget is exhausted before the check ends.
+    pub fn errors(&self, answer: &Value, effort: &Effort) -> Result<Vec<InputError>, Overrun> {
+        if self.matches(answer, effort)? {
+            return Ok(Vec::new());
+        }
+        let mut found = Vec::new();
+        if let Ok(compiled) = self.compiled() {
+            let _paying = Paying::from(effort);
+            let weight = Weight::of(answer, effort)?;
+            compiled.collect(answer, &weight, effort, &mut found)?;
+        }
+        if found.is_empty() {
+            found.push(InputError { path: String::new(), message: "does not match the schema".to_owned() });
+        }
+        Ok(found)
+    }
+
     /// Returns the exceeded limits in the same form as [`InputSchema::exceeds`].
     #[must_use]
     pub fn exceeds(&self) -> &[String] {

@@ -9,7 +9,7 @@ mod deletion;
 mod sessions;
 mod turn;
 
-use monstrum_types::{BotId, KeyId, RequestId, SessionId, TaskId, UtcMillis, WorkspaceId, words};
+use monstrum_types::{BotId, KeyId, Labels, RequestId, SessionId, TaskId, UtcMillis, WorkspaceId, words};
 
 use crate::db::{Session, args, from_row, retry};
 use crate::wakes::NewWake;
@@ -67,6 +67,13 @@ pub struct TaskRow {
     /// The time at which a caller asked to cancel the task.
     pub cancelled_at: Option<UtcMillis>,
     pub ended_at: Option<UtcMillis>,
+    /// What the task waits for, as kind and id with a slash between them.
+    pub waiting_for: Option<String>,
+    pub waiting_since: Option<UtcMillis>,
+    /// The time for which the task has waited before.
+    pub waited_ms: i64,
+    /// The labels of what the task has read.
+    pub labels: Labels,
     /// The instruction, the limits and the result: a sealed record in its text form.
     pub sealed: String,
 }
@@ -74,7 +81,7 @@ pub struct TaskRow {
 from_row! {
     TaskRow {
         id, workspace_id, bot_id, session_id, parent_id, status, code, key_id, steps, input_tokens, output_tokens,
-        created_at, started_at, cancelled_at, ended_at, sealed,
+        created_at, started_at, cancelled_at, ended_at, waiting_for, waiting_since, waited_ms, labels, sealed,
     }
 }
 
@@ -146,7 +153,7 @@ pub struct NewSession {
 macro_rules! task_columns {
     () => {
         "id, workspace_id, bot_id, session_id, parent_id, status, code, key_id, steps, input_tokens, output_tokens, \
-         created_at, started_at, cancelled_at, ended_at, sealed"
+         created_at, started_at, cancelled_at, ended_at, waiting_for, waiting_since, waited_ms, labels, sealed"
     };
 }
 
@@ -171,7 +178,8 @@ const INSERT: &str = concat!(
     task_columns!(),
     ") select $1, workspace_id, id, cast($4 as text), cast($5 as text), $6, cast($7 as text), cast($8 as text), \
      cast($9 as bigint), cast($10 as bigint), cast($11 as bigint), cast($12 as bigint), cast($13 as bigint), \
-     cast($14 as bigint), cast($15 as bigint), $16 from bots where workspace_id = $2 and id = $3"
+     cast($14 as bigint), cast($15 as bigint), cast($16 as text), cast($17 as bigint), cast($18 as bigint), $19, $20 \
+     from bots where workspace_id = $2 and id = $3"
 );
 const UNENDED_OF_WORKSPACE: &str = "select count(*) as value from tasks where workspace_id = $1 and ended_at is null";
 const EXISTS: &str = "select count(*) as value from tasks where id = $1";
@@ -202,6 +210,10 @@ impl TaskRow {
             self.started_at,
             self.cancelled_at,
             self.ended_at,
+            &self.waiting_for,
+            self.waiting_since,
+            self.waited_ms,
+            &self.labels,
             &self.sealed,
         ];
         Ok(session.run(INSERT, values).await? > 0)

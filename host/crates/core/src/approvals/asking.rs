@@ -2,7 +2,7 @@
 
 use monstrum_guardian::Asked;
 use monstrum_store::{ApprovalKind, ApprovalRow, ApprovalStatus};
-use monstrum_types::{ApprovalId, BotId, Digest, KeyId, ResourceId, UtcMillis, WorkspaceId};
+use monstrum_types::{ApprovalId, BotId, Digest, KeyId, Labels, ResourceId, UtcMillis, WorkspaceId};
 use serde_json::{Value, json};
 
 /// The properties of a call that asks for an approval.
@@ -24,6 +24,10 @@ pub struct Asking<'a> {
     pub links: &'a Value,
     /// What the gates require.
     pub asked: &'a Asked,
+    /// The labels that the call carries; `None` for a call of which the host does not know them.
+    pub labels: Option<&'a Labels>,
+    /// The task whose call this is.
+    pub task: Option<&'a str>,
     /// The key that made the call.
     pub key: Option<KeyId>,
 }
@@ -46,14 +50,12 @@ impl Asking<'_> {
             operation: self.operation.to_owned(),
             effect: self.effect.to_owned(),
             links: self.links.clone(),
-            // The host does not record which labels a call carries.
-            labels: json!([]),
+            labels: json!(self.labels.map(Labels::names).unwrap_or_default()),
             gates: json!(self.asked.gates),
             approvers: json!(self.asked.approvers),
             allow_starter: self.asked.allow_starter,
             asked_key: self.key,
-            // The host does not have tasks of its own.
-            asked_task: None,
+            asked_task: self.task.map(str::to_owned),
             request_id: None,
             created_at: now,
             expires_at: super::expires_at(now, self.asked.expires_s),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use monstrum_guardian::Permit;
 use monstrum_store::{ApprovalRow, ApprovalStatus, UsedApproval};
-use monstrum_types::{CallOutcome, Clock, Code, Status};
+use monstrum_types::{AwaitedApproval, CallOutcome, Clock, Code, Status};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -19,6 +19,7 @@ use crate::call::revocation::{caller_revoked, is_authentic};
 use crate::call_types::call_secrets::CallSecrets;
 use crate::call_types::incoming::IncomingCall;
 use crate::call_types::refusal::{Refusal, approval_required};
+use crate::call_types::task_step::TaskStep;
 use crate::policy::Policy;
 
 /// The maximum number of judgements of one call. Each judgement after the first follows a change of the workspace or of
@@ -88,6 +89,8 @@ impl Asks<'_> {
             resource,
             links: &json!(links),
             asked: pending.asked(),
+            labels: Some(self.call.labels().carried()).filter(|_| self.call.task().is_some()),
+            task: self.call.task().and_then(|_| self.call.task_id()),
             key: self.call.key().map(|key| key.id),
         };
         let text = params.first().map(String::as_str).unwrap_or_default();
@@ -101,6 +104,8 @@ impl Asks<'_> {
             Box::new(outcome.awaiting(self.approvals.awaited(row)))
         };
         let Some(until) = self.until.filter(|until| *until > Instant::now()) else { return Err(required()) };
+        let step = self.call.task().and_then(|task| task.step.as_deref());
+        let _waiting = step.map(|step| WaitingStep::begin(step, &self.approvals.awaited(row)));
         let mut renewals = self.policy.renewals();
         let mut decided = std::pin::pin!(self.approvals.decided(row.workspace_id, row.id));
         let mut expired = std::pin::pin!(async {
@@ -130,6 +135,22 @@ impl Asks<'_> {
                 () = self.approvals.closed() => return Err(required()),
             }
         }
+    }
+}
+
+/// A step of a task that waits until the value is dropped.
+struct WaitingStep<'a>(&'a dyn TaskStep);
+
+impl WaitingStep<'_> {
+    fn begin<'a>(step: &'a dyn TaskStep, approval: &AwaitedApproval) -> WaitingStep<'a> {
+        step.waits(Some(approval));
+        WaitingStep(step)
+    }
+}
+
+impl Drop for WaitingStep<'_> {
+    fn drop(&mut self) {
+        self.0.waits(None);
     }
 }
 

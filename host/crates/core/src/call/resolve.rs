@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use monstrum_guardian::{Decision, DelegationRules, Denial, Gates, Question, Subject, decide_within, may_ask};
-use monstrum_types::{Effort, InputError, Overrun, Status, ToolName};
+use monstrum_types::{Effort, InputError, Labels, Overrun, Status, ToolName};
 use serde_json::{Map, Value, json};
 
 use crate::call::session::Session;
@@ -30,6 +30,7 @@ pub struct ResolvedCall {
     tool: Arc<Tool>,
     delegation: Arc<[Arc<DelegationRules>]>,
     bot_gates: Gates,
+    labels: Labels,
 }
 
 impl ResolvedCall {
@@ -40,6 +41,7 @@ impl ResolvedCall {
             tool: Arc::clone(tool),
             delegation: Arc::clone(&session.delegation),
             bot_gates: session.bot.gates.clone(),
+            labels: session.labels.clone(),
         }
     }
 
@@ -59,6 +61,7 @@ impl ResolvedCall {
             binding: &self.binding.rules,
             delegation: &self.delegation,
             bot_gates: &self.bot_gates,
+            labels: &self.labels,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use monstrum_guardian::{DelegationRules, Denial};
-use monstrum_types::{CallOutcome, Code, UtcMillis};
+use monstrum_types::{CallOutcome, Code, Labels, UtcMillis};
 
 use crate::call_types::incoming::IncomingCall;
 use crate::call_types::lineage::Link;
@@ -18,6 +18,8 @@ pub struct Session {
     /// The rules of the delegations under which the bot acts, outermost first. The list is empty if the bot acts for
     /// itself.
     pub delegation: Arc<[Arc<DelegationRules>]>,
+    /// The labels that the call carries.
+    pub labels: Labels,
 }
 
 impl Session {
@@ -41,7 +43,8 @@ impl Session {
                 ("delegation".to_owned(), "a delegation of this call is no longer in force".to_owned());
             return Err(refuse(Denial { rule, reason, ..Denial::unknown_tool(call.tool()) }));
         };
-        Ok(Session { snapshot, bot, now, delegation })
+        let labels = call.labels().carried().clone();
+        Ok(Session { snapshot, bot, now, delegation, labels })
     }
 
     /// Returns the bindings that are enabled and not expired.

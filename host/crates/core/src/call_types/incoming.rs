@@ -10,6 +10,7 @@ use monstrum_types::{
 };
 use serde_json::{Map, Value};
 
+use crate::call_types::call_labels::CallLabels;
 use crate::call_types::call_secrets::SharedRedactors;
 use crate::call_types::lineage::Lineage;
 use crate::call_types::progress::ProgressListener;
@@ -36,6 +37,7 @@ pub struct IncomingCall {
     attachments: Attachments,
     wait_for_approval: Option<Duration>,
     task: Option<TaskOfCall>,
+    labels: CallLabels,
 }
 
 /// The kind of a call, which determines the code and the caller.
@@ -165,6 +167,7 @@ impl IncomingCall {
             attachments: Attachments::default(),
             wait_for_approval: None,
             task: None,
+            labels: CallLabels::unknown(),
         }
     }
 
@@ -223,6 +226,12 @@ impl IncomingCall {
         IncomingCall { task: Some(task), ..self }
     }
 
+    /// Sets the labels of what the caller has read. Without this, the call carries every label.
+    #[must_use]
+    pub fn with_labels(self, labels: CallLabels) -> IncomingCall {
+        IncomingCall { labels, ..self }
+    }
+
     /// Returns a copy from which child calls are made. The copy has no parameters and no attachments.
     #[must_use]
     pub fn without_params(&self) -> IncomingCall {
@@ -242,6 +251,7 @@ impl IncomingCall {
             token_user: self.token_user.clone(),
             lineage: Some(lineage),
             task: self.task.clone().map(|task| TaskOfCall { step: None, ..task }),
+            labels: self.labels.of_child(),
             ..IncomingCall::bot_tool(RequestId::new(), self.workspace, bot, tool, params)
         }
     }
@@ -344,6 +354,11 @@ impl IncomingCall {
     /// Returns the task that the runner carries out with this call, or with an ancestor of it.
     pub fn task(&self) -> Option<&TaskOfCall> {
         self.task.as_ref()
+    }
+
+    /// Returns the labels that the call carries, and those of the results that calls below it have read.
+    pub fn labels(&self) -> &CallLabels {
+        &self.labels
     }
 
     /// Returns the number of ancestors of the call, which is 0 for a root call.

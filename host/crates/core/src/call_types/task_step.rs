@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use monstrum_store::StoreRow;
-use monstrum_types::{CallOutcome, Code};
+use monstrum_types::{AwaitedApproval, CallOutcome, Code};
 
 /// The step of a task that a call carries out.
 pub trait TaskStep: Send + Sync {
+    /// Records what the call waits for; `None` when it does not wait any more.
+    fn waits(&self, approval: Option<&AwaitedApproval>);
+
     /// Returns the rows that record the end of the step. They are written in the transaction of the audit row of the call.
     /// `has_started` says whether the row `started` of the call is on disk, so that the call may have had effects.
     /// `is_unanswered` says whether something that the call has sent had no answer.

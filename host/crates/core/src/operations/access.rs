@@ -226,6 +226,7 @@ impl Session {
             bot: Arc::new(Bot { row, gates, bindings, dormant }),
             now: self.now,
             delegation: Arc::clone(&self.delegation),
+            labels: self.labels.clone(),
         }
     }
 }

@@ -107,6 +107,17 @@ fn check_conditions(errors: &mut InputErrors, path: &str, set: &ScopeConstraints
     }
 }
 
+/// Checks the labels with which a caller starts a task.
+///
+/// # Errors
+///
+/// A label is not a name of a-z and `-`, or there are too many.
+pub fn check_task_labels(labels: &[String]) -> Result<(), OperationError> {
+    let mut errors = InputErrors::default();
+    check_labels(&mut errors, "/labels", labels);
+    errors.check()
+}
+
 /// Checks the labels at `path`.
 pub(super) fn check_labels(errors: &mut InputErrors, path: &str, labels: &[String]) {
     if labels.len() > LABELS_MAX {

@@ -9,7 +9,7 @@ use monstrum_manifest::{
     ConfiguredTool, ScopeDimension, configured_tool_names, configured_tools, full_tool_name, is_own_tool,
 };
 use monstrum_store::{ResourceRow, ResourceToolRow};
-use monstrum_types::{Effort, Overrun, PluginName, ResourceId, ToolName};
+use monstrum_types::{Effort, Labels, Overrun, PluginName, ResourceId, ToolName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -69,6 +69,12 @@ impl Resource {
         let digest = format!("sha256:{}", hex::encode(tool.digest));
         let is_it = |row: &&Arc<ResourceToolRow>| row.original_name == *tool.original_name;
         self.served_tools.iter().find(is_it).is_some_and(|row| row.is_served() && row.digest.as_str() == digest)
+    }
+
+    /// Returns the labels of the resource. Labels that cannot be read count as every label.
+    pub fn labels(&self) -> Labels {
+        let Some(stored) = &self.row.labels else { return Labels::none() };
+        Labels::deserialize(stored).unwrap_or(Labels::ALL)
     }
 
     /// Returns the scope dimensions of the resource.

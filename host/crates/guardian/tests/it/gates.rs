@@ -2,7 +2,7 @@
 
 use monstrum_guardian::{Approver, Asked, AskingGate, Decision, Delegation, Gate, GateAction, Gates, may_ask};
 use monstrum_manifest::MatchMode;
-use monstrum_types::{Effort, Status};
+use monstrum_types::{Effort, Labels, Status};
 use serde_json::{Value, json};
 
 use crate::support::{World, denial, dimension, repos};
@@ -154,11 +154,26 @@ fn a_dimension_that_the_tool_lacks_never_keeps_a_gate_away() {
     }
 }
 
-/// The host does not record labels, so a call counts as made after results of resources with all labels.
 #[test]
 fn an_unknown_context_carries_every_label() {
     assert!(applies(&json!({"after": ["untrusted"]}), &json!({})));
     assert!(!applies(&json!({"after": ["untrusted"], "tools": ["jira_*"]}), &json!({})));
+}
+
+#[test]
+fn a_gate_after_labels_applies_to_calls_that_carry_one_of_them() {
+    let gates = vec![ask(json!({"after": ["untrusted", "private"]}))];
+    let call = |carried: &[&str]| {
+        let labels: Labels = carried.iter().map(|label| (*label).to_owned()).collect();
+        World { labels, ..gated(gates.clone()) }.call(&json!({}))
+    };
+    assert!(matches!(call(&["private"]), Decision::Ask(_)));
+    assert!(matches!(call(&["other", "untrusted"]), Decision::Ask(_)));
+    for carried in [&[][..], &["other"], &["privat"]] {
+        assert_eq!(call(carried), Decision::Allow, "{carried:?}");
+    }
+    let both = World { labels: Labels::none(), ..gated(vec![ask(json!({"after": ["untrusted"]})), ask(json!({}))]) };
+    assert_eq!(asked(both.call(&json!({}))).gates.len(), 1, "a gate without `after` applies to every call");
 }
 
 #[test]

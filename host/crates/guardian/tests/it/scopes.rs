@@ -2,7 +2,7 @@
 
 use monstrum_guardian::{Decision, Grant, GrantSource, SetSource};
 use monstrum_manifest::{MatchMode, ScopeDimension};
-use monstrum_types::{Code, Status};
+use monstrum_types::{Code, Labels, Status};
 use serde_json::{Value, json};
 
 use crate::support::{World, denial, dimension, operations, repos, set};
@@ -365,7 +365,8 @@ fn rules_compiled_from_another_manifest_deny() {
     for dimensions in [vec![repos()], Vec::new()] {
         let binding = BindingRules::new(&grants, &sets, &DimensionModes::of(&dimensions));
         let params = json!({"repo": "/srv"});
-        let subject = Subject { tool: &tool, binding: &binding, delegation: &[], bot_gates: &NO_GATES };
+        let subject =
+            Subject { tool: &tool, binding: &binding, delegation: &[], bot_gates: &NO_GATES, labels: &Labels::ALL };
         assert_eq!(denial(decide(&subject, Question::Call(params.as_object().unwrap()))).rule, "scope.repos");
     }
 }

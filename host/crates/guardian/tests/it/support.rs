@@ -7,6 +7,7 @@ use monstrum_guardian::{
     Question, RoleRules, ScopeConstraints, SetSource, Subject, ToolRules, decide,
 };
 use monstrum_manifest::{MatchMode, ScopeDimension};
+use monstrum_types::Labels;
 use serde_json::Value;
 
 pub(crate) fn texts(list: &[&str]) -> Vec<String> {
@@ -63,6 +64,8 @@ pub(crate) struct World {
     pub(crate) role_gates: Vec<Gate>,
     /// The gates of the binding.
     pub(crate) gates: Vec<Gate>,
+    /// The labels that the call carries; by default every label.
+    pub(crate) labels: Labels,
 }
 
 impl World {
@@ -80,6 +83,7 @@ impl World {
             bot_gates: Vec::new(),
             role_gates: Vec::new(),
             gates: Vec::new(),
+            labels: Labels::all(),
         }
     }
 
@@ -106,7 +110,8 @@ impl World {
         let bot_gates = Gates::new(&self.bot_gates);
         let delegation: Vec<Arc<DelegationRules>> =
             self.delegation.iter().map(|link| Arc::new(DelegationRules::new(link))).collect();
-        ask(&Subject { tool: &tool, binding: &binding, delegation: &delegation, bot_gates: &bot_gates })
+        let (delegation, labels) = (&delegation[..], &self.labels);
+        ask(&Subject { tool: &tool, binding: &binding, delegation, bot_gates: &bot_gates, labels })
     }
 
     pub(crate) fn list(&self) -> Decision {

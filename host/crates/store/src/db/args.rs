@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use monstrum_types::{DiscoveryStatus, KeyKind, PinStatus, UtcMillis};
+use monstrum_types::{DiscoveryStatus, KeyKind, Labels, PinStatus, UtcMillis};
 use sqlx::Arguments as _;
 use sqlx::postgres::PgArguments;
 use sqlx::sqlite::SqliteArguments;
@@ -147,6 +147,7 @@ conversions! {
     &'a [u8]: |bytes| Arg::Bytes(Some(bytes)),
     &serde_json::Value: |json| Arg::Text(Some(Cow::Owned(json.to_string()))),
     &Option<serde_json::Value>: |json| Arg::Text(json.as_ref().map(|json| Cow::Owned(json.to_string()))),
+    &Labels: |labels| Arg::Text(Some(Cow::Owned(labels.to_string()))),
     &ApprovalKind: |kind| Arg::from(kind.as_str()),
     &ApprovalStatus: |status| Arg::from(status.as_str()),
     &BudgetSubject: |subject| Arg::from(subject.as_str()),

@@ -4,7 +4,7 @@
 //! crate, decoding NULL is an error unless the field is an `Option`. A row therefore decodes to the same values in
 //! every database, and an edited column is never mistaken for another value.
 
-use monstrum_types::UtcMillis;
+use monstrum_types::{Labels, UtcMillis};
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, TypeInfo as _, ValueRef as _};
@@ -124,6 +124,13 @@ impl ColumnValue for u64 {
     fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
         let number = i64::read(row, column)?;
         number.map(|number| u64::try_from(number).map_err(|_| invalid_column(column, "negative"))).transpose()
+    }
+}
+
+/// Labels. A text that cannot be read counts as every label, so that an edited column removes none.
+impl ColumnValue for Labels {
+    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
+        Ok(String::read(row, column)?.map(|text| Labels::from_text(&text)))
     }
 }
 

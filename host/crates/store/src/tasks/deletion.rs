@@ -48,8 +48,12 @@ const LOCK_OF_CONVERSATIONS: &str = "\
 const UNENDED_OF_CONVERSATIONS: &str =
     of_conversations!("select count(*) as value from tasks where ended_at is null and session_id in (select id", ")");
 const DELETE_OF_CONVERSATIONS: &str = of_conversations!("delete", "");
+// The sandbox of a conversation may have what its tasks have read, so the open session keeps the labels as long.
 const FORGET: &str = "\
-    delete from sessions where used_at < $1 and not exists (select 1 from tasks where session_id = sessions.id)";
+    delete from sessions where used_at < $1 and not exists (select 1 from tasks where session_id = sessions.id) \
+    and (expired_at is not null or labels = '' or not exists (select 1 from sandbox_instances where \
+    sandbox_instances.workspace_id = sessions.workspace_id and sandbox_instances.app_id = sessions.app_id \
+    and sandbox_instances.chat_id = sessions.chat_id))";
 
 impl Store {
     /// Deletes a session with its tasks, unless a task of it has not ended. Marks the sandbox of its conversation for
@@ -93,7 +97,8 @@ impl Store {
         })
     }
 
-    /// Deletes the sessions that were last used before a time and have no task. Returns the number of sessions.
+    /// Deletes the sessions that were last used before a time and have no task. An open session with labels stays while its
+    /// conversation has a sandbox. Returns the number of sessions.
     pub async fn forget_sessions(&self, before: UtcMillis) -> Result<u64, StoreError> {
         self.db.run(FORGET, args![before]).await
     }

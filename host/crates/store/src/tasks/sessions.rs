@@ -1,6 +1,6 @@
 //! Sessions: the tasks of one conversation.
 
-use monstrum_types::{BotId, SessionId, TaskId, UtcMillis, WorkspaceId};
+use monstrum_types::{BotId, Labels, SessionId, TaskId, UtcMillis, WorkspaceId};
 
 use super::{NewSession, TaskRow};
 use crate::db::{Session, args, from_row};
@@ -21,9 +21,13 @@ pub struct SessionRow {
     pub used_at: UtcMillis,
     /// The time at which the session expired.
     pub expired_at: Option<UtcMillis>,
+    /// The labels of what the tasks of the session have read.
+    pub labels: Labels,
 }
 
-from_row! { SessionRow { id, workspace_id, bot_id, app_id, user_id, chat_id, created_at, used_at, expired_at } }
+from_row! {
+    SessionRow { id, workspace_id, bot_id, app_id, user_id, chat_id, created_at, used_at, expired_at, labels }
+}
 
 /// A filter for a list of sessions.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +40,8 @@ pub struct SessionFilter {
 macro_rules! select {
     ($rest:expr) => {
         concat!(
-            "select id, workspace_id, bot_id, app_id, user_id, chat_id, created_at, used_at, expired_at from sessions ",
+            "select id, workspace_id, bot_id, app_id, user_id, chat_id, created_at, used_at, expired_at, labels \
+             from sessions ",
             $rest
         )
     };
@@ -49,13 +54,17 @@ const PAGE: &str = select!(
 );
 const OPEN_OF_CHAT: &str = select!("where workspace_id = $1 and app_id = $2 and chat_id = $3 and expired_at is null");
 const INSERT: &str = "\
-    insert into sessions (id, workspace_id, bot_id, app_id, user_id, chat_id, created_at, used_at, expired_at) \
-    select $1, workspace_id, id, $4, $5, $6, cast($7 as bigint), cast($7 as bigint), null from bots \
+    insert into sessions (id, workspace_id, bot_id, app_id, user_id, chat_id, created_at, used_at, expired_at, labels) \
+    select $1, workspace_id, id, $4, $5, $6, cast($7 as bigint), cast($7 as bigint), null, $8 from bots \
     where workspace_id = $2 and id = $3";
 const USE: &str = "update sessions set used_at = $4 \
                    where id = $1 and workspace_id = $2 and bot_id = $3 and expired_at is null";
 // The update locks the row, so that no task of the session begins before the transaction ends.
 pub(super) const LOCK: &str = "update sessions set used_at = used_at where workspace_id = $1 and id = $2";
+const LOCK_OF_TASK: &str =
+    "update sessions set used_at = used_at where id = (select session_id from tasks where id = $1)";
+const OF_TASK: &str = select!("where id = (select session_id from tasks where id = $1)");
+const SET_LABELS: &str = "update sessions set labels = $2 where id = $1";
 const EXPIRE: &str = "update sessions set expired_at = $2 where id = $1 and expired_at is null \
                       and not exists (select 1 from tasks where session_id = $1 and ended_at is null)";
 // A session is idle from the end of its last task.
@@ -74,12 +83,29 @@ pub(super) async fn begin(session: &mut Session, new: &NewSession) -> Result<(),
             expired.insert(session).await?;
         }
     }
+    let mut labels = row.labels.clone();
+    if let Some((after, _)) = after {
+        // The labels are read again, because a task of the session may have ended in the meantime.
+        let old: Option<SessionRow> = session.one(BY_ID, args![row.workspace_id, *after]).await?;
+        labels.add(&old.map(|old| old.labels).unwrap_or_default());
+    }
     let SessionRow { id, workspace_id, bot_id, app_id, user_id, chat_id, created_at, .. } = row;
-    let values = args![*id, *workspace_id, *bot_id, app_id, user_id, chat_id, *created_at];
+    let values = args![*id, *workspace_id, *bot_id, app_id, user_id, chat_id, *created_at, &labels];
     if session.run(INSERT, values).await? == 0 {
         return Err(StoreError::UnknownReference);
     }
     created.insert(session).await?;
+    Ok(())
+}
+
+/// Adds to the labels of the session of a task. The lock of the session precedes that of the task, as in [`touch`].
+pub(super) async fn read_by(session: &mut Session, task: TaskId, labels: &Labels) -> Result<(), StoreError> {
+    session.run(LOCK_OF_TASK, args![task]).await?;
+    let Some(row) = session.one::<SessionRow>(OF_TASK, args![task]).await? else { return Ok(()) };
+    let all = row.labels.clone().with(labels);
+    if all != row.labels {
+        session.run(SET_LABELS, args![row.id, &all]).await?;
+    }
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! The transactions of a task's turn.
 
-use monstrum_types::{RequestId, TaskId, UtcMillis, WakeClaimId, WakeKey, WorkspaceId};
+use monstrum_types::{Labels, RequestId, TaskId, UtcMillis, WakeClaimId, WakeKey, WorkspaceId};
 
-use super::sessions::used_by;
+use super::sessions::{read_by, used_by};
 use super::{TaskRow, TaskStatus, TaskStepRow, select_tasks, task_columns};
 use crate::db::{Arg, Session, args, retry, values};
 use crate::wakes::{AfterTurn, WakeClaim, confirm_claim, end_turn};
@@ -14,6 +14,8 @@ pub struct TaskProgress {
     pub task_id: TaskId,
     pub input_tokens: i64,
     pub output_tokens: i64,
+    /// The labels of what the task has read, with all that it had before. `None` if the row of the task has them already.
+    pub labels: Option<Labels>,
     /// The round and its calls.
     pub steps: Vec<TaskStepRow>,
 }
@@ -42,10 +44,20 @@ pub struct TaskEnd {
 }
 
 const OF_TURN: &str = select_tasks!("where id = $1 and ended_at is null");
-const BEGIN: &str = "update tasks set status = 'running', started_at = coalesce(started_at, cast($2 as bigint)) \
-                     where id = $1 and ended_at is null";
+const BEGIN: &str = "\
+    update tasks set status = 'running', started_at = coalesce(started_at, cast($2 as bigint)), waiting_for = null, \
+    waited_ms = waited_ms + coalesce(cast($2 as bigint) - waiting_since, 0), waiting_since = null \
+    where id = $1 and ended_at is null";
+const WAIT: &str = "\
+    update tasks set status = 'waiting', waiting_for = $2, waiting_since = coalesce(waiting_since, cast($3 as bigint)) \
+    where id = $1 and ended_at is null";
+const CONTINUE: &str = "\
+    update tasks set status = 'running', waiting_for = null, \
+    waited_ms = waited_ms + coalesce(cast($2 as bigint) - waiting_since, 0), waiting_since = null \
+    where id = $1 and ended_at is null";
 const PROGRESS: &str = "update tasks set steps = steps + 1, input_tokens = input_tokens + $2, \
                         output_tokens = output_tokens + $3 where id = $1 and ended_at is null";
+const SET_LABELS: &str = "update tasks set labels = $2 where id = $1 and ended_at is null";
 const INSERT_STEP: &str = "\
     insert into task_steps (task_id, sequence, workspace_id, kind, request_id, tool, effect, status, started_at, \
     ended_at, sealed) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
@@ -53,8 +65,9 @@ const END_STEP: &str = "\
     update task_steps set status = $3, ended_at = $4, sealed = $5 where task_id = $1 and sequence = $2 \
     and ended_at is null and exists (select 1 from wakes where key = $6 and claim_id = $7)";
 const COUNT_STEP: &str = "update tasks set steps = steps + 1 where id = $1";
-const END: &str = "update tasks set status = $2, code = $3, ended_at = $4, sealed = $5 \
-                   where id = $1 and ended_at is null";
+const END: &str = "\
+    update tasks set status = $2, code = $3, ended_at = $4, sealed = $5, waiting_for = null, waiting_since = null \
+    where id = $1 and ended_at is null";
 // An archive may have taken the row, so an archive of rows of that time counts as well.
 const HAS_STARTED: &str = "select (select count(*) from audit_rows \
                            where workspace_id = $1 and request_id = $2 and kind = 'started') \
@@ -110,12 +123,35 @@ impl Store {
         })
     }
 
+    /// Records what a task waits for, or that it continues.
+    pub async fn set_task_waiting(
+        &self,
+        claim: &WakeClaim,
+        id: TaskId,
+        waits_for: Option<&str>,
+        now: UtcMillis,
+    ) -> Result<(), StoreError> {
+        retry!(async {
+            let mut session = self.db.write().await?;
+            confirm_claim(&mut session, claim).await?;
+            match waits_for {
+                Some(waits_for) => session.run(WAIT, args![id, waits_for, now]).await?,
+                None => session.run(CONTINUE, args![id, now]).await?,
+            };
+            session.commit().await
+        })
+    }
+
     /// Writes a round that has ended, with the calls that it asks for. Returns `false` if the task has ended or was
     /// deleted.
     pub async fn advance_task(&self, claim: &WakeClaim, progress: &TaskProgress) -> Result<bool, StoreError> {
         retry!(async {
             let mut session = self.db.write().await?;
             confirm_claim(&mut session, claim).await?;
+            if let Some(labels) = &progress.labels {
+                read_by(&mut session, progress.task_id, labels).await?;
+                session.run(SET_LABELS, args![progress.task_id, labels]).await?;
+            }
             let values = args![progress.task_id, progress.input_tokens, progress.output_tokens];
             if session.run(PROGRESS, values).await? == 0 {
                 return Ok(false);

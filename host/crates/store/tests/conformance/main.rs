@@ -232,6 +232,9 @@ cases! {
     tasks {
         a_session_runs_one_task_at_a_time,
         steps_are_written_by_the_turn_that_has_the_claim,
+        labels_of_a_session_only_grow,
+        a_session_with_labels_is_kept_as_long_as_the_sandbox,
+        the_time_for_which_a_task_waits_is_kept,
         a_call_whose_start_may_be_in_an_archive_counts_as_started,
         the_claim_of_a_new_task_follows_the_clock_for_wakes,
         a_session_is_deleted_with_the_sandbox_that_no_open_session_uses,

@@ -8,7 +8,8 @@ use monstrum_store::{
     TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow, TasksMax, WakeClaim,
 };
 use monstrum_types::{
-    Clock as _, EventId, KeyId, RequestId, SessionId, SystemClock, TaskId, UtcMillis, WakeClaimId, WakeKey, WakeKind,
+    Clock as _, EventId, KeyId, Labels, RequestId, SessionId, SystemClock, TaskId, UtcMillis, WakeClaimId, WakeKey,
+    WakeKind,
 };
 
 use crate::rows::{self, AppendRows as _, NOW, default_workspace, other_workspace};
@@ -54,6 +55,7 @@ fn session(bot: &BotRow, chat: &str) -> NewSession {
         created_at: NOW,
         used_at: NOW,
         expired_at: None,
+        labels: Labels::none(),
     };
     NewSession { row, created: event(bot, "session.created"), after: None }
 }
@@ -75,6 +77,10 @@ fn task(bot: &BotRow, session_id: SessionId) -> TaskRow {
         started_at: None,
         cancelled_at: None,
         ended_at: None,
+        waiting_for: None,
+        waiting_since: None,
+        waited_ms: 0,
+        labels: Labels::none(),
         sealed: "sealed".to_owned(),
     }
 }
@@ -183,6 +189,92 @@ pub(crate) async fn a_session_runs_one_task_at_a_time(store: &Store) {
     assert!(store.is_task(first.id).await.unwrap() && !store.is_task(TaskId::new()).await.unwrap());
 }
 
+/// Returns the labels of a task and of its session.
+async fn labels_of(store: &Store, task: &TaskRow) -> [String; 2] {
+    let row = store.task(task.workspace_id, task.id).await.unwrap().unwrap();
+    let session = store.session(task.workspace_id, task.session_id.unwrap()).await.unwrap().unwrap();
+    [row.labels, session.labels].map(|labels| labels.to_string())
+}
+
+pub(crate) async fn labels_of_a_session_only_grow(store: &Store) {
+    let bot = bot(store, "one").await;
+    let new = session(&bot, "chat");
+    let first = task(&bot, new.row.id);
+    inserted(store, &first, Some(&new)).await;
+    let claim = claim(store, &first).await;
+    store.begin_task_turn(&claim, first.id, NOW).await.unwrap().unwrap();
+    let read = async |labels: Option<&str>| {
+        let labels = labels.map(Labels::from_text);
+        let progress = TaskProgress { task_id: first.id, input_tokens: 1, output_tokens: 1, labels, steps: Vec::new() };
+        assert!(store.advance_task(&claim, &progress).await.unwrap());
+    };
+    read(Some("a b")).await;
+    read(None).await;
+    assert_eq!(labels_of(store, &first).await, ["a b", "a b"]);
+    read(Some("c")).await;
+    assert_eq!(labels_of(store, &first).await, ["c", "a b c"]);
+    store.end_task(&claim, &end(&first), &event(&bot, "task.completed")).await.unwrap();
+    // The next session of the conversation has the labels of the one that it replaces, although its row names others.
+    let mut next = NewSession { after: Some((new.row.id, event(&bot, "session.expired"))), ..session(&bot, "chat") };
+    next.row.labels = Labels::from_text("d");
+    let second = task(&bot, next.row.id);
+    assert_eq!(inserted(store, &second, Some(&next)).await, InsertedTask::Inserted);
+    assert_eq!(labels_of(store, &second).await, ["", "a b c d"]);
+}
+
+pub(crate) async fn a_session_with_labels_is_kept_as_long_as_the_sandbox(store: &Store) {
+    let bot = bot(store, "one").await;
+    let begun = async |chat: &str, labels: &str, has_sandbox: bool| {
+        let mut new = session(&bot, chat);
+        new.row.labels = Labels::from_text(labels);
+        let task = task(&bot, new.row.id);
+        assert_eq!(inserted(store, &task, Some(&new)).await, InsertedTask::Inserted);
+        run_to_end(store, &task, &bot, NOW).await;
+        if has_sandbox {
+            sandbox_of_ada(store, &bot, chat).await;
+        }
+        new.row.id
+    };
+    let kept = begun("kept", "private", true).await;
+    begun("unlabelled", "", true).await;
+    begun("empty", "private", false).await;
+    assert_eq!(store.forget_tasks(NOW.plus_ms(1)).await.unwrap(), 3);
+    assert_eq!(store.forget_sessions(NOW.plus_ms(1)).await.unwrap(), 2);
+    assert!(store.session(bot.workspace_id, kept).await.unwrap().is_some());
+}
+
+pub(crate) async fn the_time_for_which_a_task_waits_is_kept(store: &Store) {
+    let bot = bot(store, "one").await;
+    let new = session(&bot, "chat");
+    let task = task(&bot, new.row.id);
+    inserted(store, &task, Some(&new)).await;
+    let first = claim(store, &task).await;
+    store.begin_task_turn(&first, task.id, NOW).await.unwrap().unwrap();
+    let shown = async || {
+        let row = store.task(task.workspace_id, task.id).await.unwrap().unwrap();
+        (row.status, row.waiting_for, row.waited_ms)
+    };
+    let at = |ms: i64| NOW.plus_ms(ms);
+    store.set_task_waiting(&first, task.id, Some("approval/a"), at(10)).await.unwrap();
+    // The task waits for something else now, without a break.
+    store.set_task_waiting(&first, task.id, Some("approval/b"), at(20)).await.unwrap();
+    assert_eq!(shown().await, (TaskStatus::Waiting, Some("approval/b".to_owned()), 0));
+    store.set_task_waiting(&first, task.id, None, at(110)).await.unwrap();
+    assert_eq!(shown().await, (TaskStatus::Running, None, 100));
+    store.set_task_waiting(&first, task.id, Some("approval/c"), at(200)).await.unwrap();
+    // The host stops, and another one continues.
+    store.release_claims(&[(first.key.clone(), first.id)]).await.unwrap();
+    let second = claim(store, &task).await;
+    let lost = store.set_task_waiting(&first, task.id, None, at(250)).await;
+    assert!(matches!(lost, Err(StoreError::LostClaim)), "{lost:?}");
+    let resumed = store.begin_task_turn(&second, task.id, at(300)).await.unwrap().unwrap();
+    assert_eq!((resumed.status, resumed.waiting_for, resumed.waited_ms), (TaskStatus::Running, None, 200));
+    store.set_task_waiting(&second, task.id, Some("approval/d"), at(400)).await.unwrap();
+    store.end_task(&second, &end(&task), &event(&bot, "task.completed")).await.unwrap();
+    store.set_task_waiting(&second, task.id, Some("approval/e"), at(500)).await.unwrap_err();
+    assert_eq!(shown().await, (TaskStatus::Completed, None, 200));
+}
+
 pub(crate) async fn steps_are_written_by_the_turn_that_has_the_claim(store: &Store) {
     let bot = bot(store, "one").await;
     let new = session(&bot, "chat");
@@ -193,9 +285,11 @@ pub(crate) async fn steps_are_written_by_the_turn_that_has_the_claim(store: &Sto
     assert_eq!((begun.status, begun.started_at), (TaskStatus::Running, Some(NOW)));
     let planned =
         [step(&task, 1, TaskStepKind::Round), step(&task, 2, TaskStepKind::Call), step(&task, 3, TaskStepKind::Call)];
-    let progress = TaskProgress { task_id: task.id, input_tokens: 5, output_tokens: 2, steps: planned.to_vec() };
+    let (labels, of_round) = (Some(Labels::from_text("private")), planned.to_vec());
+    let progress = TaskProgress { task_id: task.id, input_tokens: 5, output_tokens: 2, labels, steps: of_round };
     assert!(store.advance_task(&first, &progress).await.unwrap());
     assert_eq!(steps(store, &task).await, planned);
+    assert_eq!(labels_of(store, &task).await, ["private", "private"]);
     store.end_task_steps(&[end_of(&task, 2, &first)]).await.unwrap();
     // A step ends once.
     let again = EndedStep { sealed: "other".to_owned(), ..end_of(&task, 2, &first) };

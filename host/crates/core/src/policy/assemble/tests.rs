@@ -1,7 +1,7 @@
 use monstrum_egress::{Egress, EgressOptions};
 use monstrum_guardian::{Decision, Question, Subject, decide};
 use monstrum_store::{KeyKind, StoreOptions, WorkspaceRow};
-use monstrum_types::{SystemClock, UtcMillis, WorkspaceId};
+use monstrum_types::{Labels, SystemClock, UtcMillis, WorkspaceId};
 use monstrum_vault::{MasterKeys, Vault};
 use serde_json::json;
 
@@ -130,7 +130,8 @@ fn ask(snapshot: &Snapshot, binding: &Binding, tool: &str) -> Decision {
     let (_, called) = snapshot.tool(&built_in::CALL_TOOL.parse().unwrap()).unwrap();
     let params = json!({"tool": tool});
     let bot_gates = &snapshot.bots[&binding.row.bot_id].gates;
-    let subject = Subject { tool: &called.rules, binding: &binding.rules, delegation: &[], bot_gates };
+    let subject =
+        Subject { tool: &called.rules, binding: &binding.rules, delegation: &[], bot_gates, labels: &Labels::ALL };
     decide(&subject, Question::Call(params.as_object().unwrap()))
 }
 
