@@ -4,6 +4,7 @@
 pub mod call_secrets;
 pub mod incoming;
 pub mod lineage;
+pub mod links;
 pub mod progress;
 pub mod refusal;
 pub mod round;

@@ -18,6 +18,7 @@ use crate::call::permitted::{Execution, Target};
 use crate::call::revocation::{caller_revoked, is_authentic};
 use crate::call_types::call_secrets::CallSecrets;
 use crate::call_types::incoming::IncomingCall;
+use crate::call_types::links::Link;
 use crate::call_types::refusal::{Refusal, approval_required};
 use crate::policy::Policy;
 
@@ -74,7 +75,7 @@ impl Asks<'_> {
         // The approver must see the call as it would run, except for its secrets.
         let params = self.secrets.redacted_texts(vec![call.params.text().to_owned()]).await;
         let params = params.map_err(|withheld| Box::new(withheld.outcome()))?;
-        let links = self.call.lineage().map_or(&[][..], |lineage| &lineage.links);
+        let delegations: Vec<_> = self.call.links().iter().filter_map(Link::delegation).collect();
         let tool = asking.target.tool();
         let asking = Asking {
             workspace: call.workspace,
@@ -86,7 +87,7 @@ impl Asks<'_> {
             operation: pending.operation(),
             effect: tool.map_or("write", |tool| tool.manifest.effect.as_str()),
             resource,
-            links: &json!(links),
+            links: &json!(delegations),
             asked: pending.asked(),
             key: self.call.key().map(|key| key.id),
         };

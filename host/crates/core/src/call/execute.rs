@@ -29,6 +29,7 @@ use crate::call::host_functions::HostFunctions;
 use crate::call::ledger::Ledger;
 use crate::call::permitted::{Execution, TargetKind};
 use crate::call_types::call_secrets::CallSecrets;
+use crate::call_types::links;
 use crate::call_types::refusal::Refusal;
 use crate::checks::{Checks, is_large_object};
 use crate::mcp::Mcp;
@@ -472,7 +473,7 @@ fn request(execution: &Execution<'_>, permit: &Permit, params: String, limits: C
         scope: Some(permit.scope_json()),
         resource_id: permit.resource().map(|resource| resource.to_string()),
         resource_config: config.unwrap_or_else(|| "{}".to_owned()),
-        delegate: call.lineage().and_then(|lineage| lineage.delegate()),
+        delegate: links::delegate(call.links()),
         locale: call.language().tag().to_owned(),
         deadline_ms: u32::try_from(limits.timeout.as_millis()).unwrap_or(u32::MAX),
         context: call.context().to_string(),
