@@ -1,6 +1,7 @@
 //! Tasks: a bot works on an instruction with a scripted model and the tools of the plugin `github`.
 
 mod access;
+mod bots;
 mod command;
 mod guards;
 mod hosts;

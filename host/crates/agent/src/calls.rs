@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use monstrum_core::call_types::incoming::IncomingCall;
-use monstrum_core::call_types::task_step::{TaskLease, TaskOfCall, TaskStep};
+use monstrum_core::call_types::task_step::{TaskOfCall, TaskStep};
 use monstrum_engine::Lease;
 use monstrum_manifest::Effect;
 use monstrum_store::{EndedStep, StoreRow, WakeClaim};
@@ -30,15 +30,6 @@ struct Step {
     claim: WakeClaim,
     planned: PlannedCall,
     outcome: OnceLock<StepOutcome>,
-}
-
-/// The lease of the task, for the pipeline of calls.
-pub(crate) struct LeaseOfTask(pub(crate) Lease);
-
-impl TaskLease for LeaseOfTask {
-    fn is_in_force(&self) -> bool {
-        self.0.is_alive()
-    }
 }
 
 impl TaskStep for Step {
@@ -153,6 +144,7 @@ impl TaskTurn<'_> {
         let call = self.of_task(call, TaskOfCall { step: Some(Arc::clone(&step) as _), lease: self.lease() });
         let ended = app.calls.run_until(call, &self.stop_calls).await;
         ended.map_err(|error| Interrupted::Failed(error.to_string()))?;
+        self.take_place().await;
         let outcome = step.outcome.get().cloned();
         outcome.ok_or_else(|| Interrupted::Failed("the end of a call could not be kept".to_owned()))
     }

@@ -10,8 +10,10 @@
 mod calls;
 pub mod compact;
 mod following;
+mod grounds;
 pub mod guards;
 pub mod journal;
+pub mod links;
 mod live;
 mod places;
 pub mod present;
@@ -20,6 +22,7 @@ pub mod round;
 mod rounds;
 mod runner;
 mod sessions;
+mod started;
 mod state;
 mod tasks;
 

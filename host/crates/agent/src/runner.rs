@@ -12,7 +12,7 @@ use monstrum_core::app::App;
 use monstrum_core::call::consent::WAIT_MAX;
 use monstrum_core::call_types::call_secrets::SharedRedactors;
 use monstrum_core::call_types::incoming::{Attachments, CallerKey, IncomingCall};
-use monstrum_core::call_types::task_step::{TaskLease, TaskOfCall};
+use monstrum_core::call_types::task_step::TaskOfCall;
 use monstrum_core::events::{self, EventLinks, EventType, NewEvent};
 use monstrum_engine::{Handler, Turn, TurnError, TurnOutcome};
 use monstrum_llm::Message;
@@ -23,10 +23,11 @@ use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::calls::{LeaseOfTask, ended};
+use crate::calls::ended;
 use crate::journal::{self, JournalError, StepOutcome, TaskContent};
+use crate::links::LinksOfTask;
 use crate::live::{LiveTask, LiveTasks};
-use crate::places::Places;
+use crate::places::{PlaceOfTask, Places};
 use crate::present::{self, UNCERTAIN};
 use crate::resume::{Recorded, Resumed, resumed};
 use crate::round::MALFORMED_ROUNDS_MAX;
@@ -76,7 +77,7 @@ pub(crate) enum Ending {
 
 /// Why a task stops before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
+pub(crate) enum Stop {
     /// The turn ends, and the task continues in another turn.
     Turn,
     /// A caller has cancelled the task.
@@ -84,6 +85,8 @@ enum Stop {
     WallClock,
     /// The key that started the task was deleted or rotated.
     Revoked,
+    /// A delegation under which the bot acts is no longer in force.
+    Undelegated,
 }
 
 /// Why a turn ends without the end of its task.
@@ -111,7 +114,7 @@ impl From<JournalError> for Interrupted {
 pub struct Runner {
     pub(crate) app: Arc<App>,
     live: Arc<LiveTasks>,
-    places: Places,
+    pub(crate) places: Places,
 }
 
 /// One turn of one task.
@@ -122,6 +125,9 @@ pub(crate) struct TaskTurn<'a> {
     pub(crate) content: &'a TaskContent,
     /// The key that started the task, with which its calls are made.
     pub(crate) key: Option<CallerKey>,
+    /// The links under which the bot acts.
+    pub(crate) links: LinksOfTask,
+    pub(crate) place: Arc<PlaceOfTask>,
     pub(crate) live: &'a LiveTask,
     /// The time at which the task ends.
     deadline: Instant,
@@ -154,7 +160,12 @@ impl Runner {
     }
 
     /// Runs a task until it ends or its turn does.
-    async fn run(&self, turn: &Turn, row: &TaskRow, live: &LiveTask) -> Result<Option<Ending>, Interrupted> {
+    async fn run(
+        &self,
+        turn: &Turn,
+        row: &TaskRow,
+        (live, place): (&LiveTask, PlaceOfTask),
+    ) -> Result<Option<Ending>, Interrupted> {
         let app = &self.app;
         let content = match journal::open_task(&app.vault, row) {
             Ok(content) => content,
@@ -186,13 +197,17 @@ impl Runner {
             row,
             content: &content,
             key,
+            links: LinksOfTask::new(row.workspace_id, &content.links),
+            place: Arc::new(place),
             live,
             deadline: Instant::now() + Duration::from_millis(left),
             stop: OnceLock::new(),
             stop_calls: CancellationToken::new(),
             secrets: app.policy.load().redactors_of(row.workspace_id, row.bot_id, user.as_ref()),
         };
-        if row.cancelled_at.is_some() {
+        // A task for whose answer a call waited has ended with its call, which may have ended with its host.
+        let is_abandoned = content.source.waiting_call().is_some_and(|call| !self.live.is_waiting(call));
+        if row.cancelled_at.is_some() || is_abandoned {
             task.stops_for(Stop::Cancelled);
         }
         let ended = tokio::select! {
@@ -283,7 +298,7 @@ impl Handler for Runner {
         let store = &self.app.store;
         let Some(queued) = store.task(turn.workspace(), id).await? else { return Ok(TurnOutcome::Done) };
         let live = self.live.of(id);
-        let _place = tokio::select! {
+        let place = tokio::select! {
             place = self.places.enter(queued.workspace_id, queued.bot_id) => Some(place),
             // The turn of a task that is cancelled while it waits needs no place.
             () = live.cancel.cancelled() => None,
@@ -296,7 +311,7 @@ impl Handler for Runner {
         self.app.ledger.settle_of_task(row.workspace_id, row.id).await?;
         live.changed();
         let ended = async {
-            match self.run(turn, &row, &live).await? {
+            match self.run(turn, &row, (&live, PlaceOfTask::new(place))).await? {
                 Some(ending) => self.end(turn, &row, ending).await.map(Some),
                 None => Ok(None),
             }
@@ -480,6 +495,10 @@ impl TaskTurn<'_> {
                 let message = "the key that started the task was deleted or rotated".to_owned();
                 Ending::Failed(TaskCode::Revoked, message)
             }
+            Some(Stop::Undelegated) => {
+                let message = "a delegation under which the bot worked is no longer in force".to_owned();
+                Ending::Failed(TaskCode::Revoked, message)
+            }
         };
         let mut ends = Vec::new();
         let state = self.read().await?;
@@ -502,7 +521,7 @@ impl TaskTurn<'_> {
         let mut renewals = app.policy.renewals();
         let (workspace, id) = (self.row.workspace_id, self.row.id);
         loop {
-            self.check_key();
+            self.check_grounds();
             tokio::select! {
                 () = self.turn.cancelled() => {
                     self.stop.get_or_init(|| Stop::Turn);
@@ -517,6 +536,7 @@ impl TaskTurn<'_> {
                 }
                 () = self.live.cancel.cancelled(), if self.stop.get().is_none() => self.stops_for(Stop::Cancelled),
                 () = sleep_until(self.deadline), if self.stop.get().is_none() => self.stops_for(Stop::WallClock),
+                () = self.delegation_expired(), if self.stop.get().is_none() => {}
                 changed = renewals.changed() => {
                     if changed.is_err() {
                         std::future::pending::<()>().await;
@@ -529,17 +549,8 @@ impl TaskTurn<'_> {
         }
     }
 
-    /// Stops the task if the key that started it was deleted or rotated.
-    pub(crate) fn check_key(&self) {
-        if let Some(key) = self.key
-            && self.runner.app.policy.load().key_hash(key.id) != Some(&key.hash)
-        {
-            self.stops_for(Stop::Revoked);
-        }
-    }
-
     /// Stops the task and ends its running calls.
-    fn stops_for(&self, stop: Stop) {
+    pub(crate) fn stops_for(&self, stop: Stop) {
         self.stop.get_or_init(|| stop);
         self.stop_calls.cancel();
     }
@@ -547,11 +558,6 @@ impl TaskTurn<'_> {
     /// Returns whether the task begins nothing more.
     pub(crate) fn stops(&self) -> bool {
         self.stop.get().is_some()
-    }
-
-    /// Returns the lease of the task, for its calls.
-    pub(crate) fn lease(&self) -> Arc<dyn TaskLease> {
-        Arc::new(LeaseOfTask(self.turn.lease().clone()))
     }
 
     /// Returns the time for which a call waits for a person.
@@ -566,14 +572,6 @@ impl TaskTurn<'_> {
             Some(chat) => call.with_context(json!({ "chat": chat })),
             None => call,
         };
-        self.by_key(call).with_task_id(Some(self.row.id.to_string())).with_attachments(attachments).with_task(task)
-    }
-
-    /// Makes a call a call with the key that started this task.
-    pub(crate) fn by_key(&self, call: IncomingCall) -> IncomingCall {
-        match self.key {
-            Some(key) => call.with_key(key),
-            None => call,
-        }
+        self.as_started(call).with_task_id(Some(self.row.id.to_string())).with_attachments(attachments).with_task(task)
     }
 }

@@ -36,7 +36,9 @@ const PARAMS_BYTES_MAX: usize = 256 << 10;
 const STEPS: u32 = 50;
 const WALL_S: u32 = 3600;
 /// The maximum number of tasks of a workspace that have not ended.
-const UNENDED_MAX: TasksMax = TasksMax { of_workspace: 1000 };
+const UNENDED_MAX: i64 = 1000;
+/// The maximum number of tasks that start each other, so that a bot that gives tasks comes to an end.
+const TREE_MAX: i64 = 32;
 /// The time in seconds after which a session without a new task has expired, if its bot sets no other.
 const SESSION_IDLE_S: i64 = 24 * 3600;
 /// The app of the conversations that tasks have for themselves.
@@ -163,7 +165,8 @@ impl Tasks {
         let key = WakeKey::new(WakeKind::Task, row.id).map_err(|error| OperationError::Internal(error.into()))?;
         // This host runs the task, because only this host can stream it to the caller.
         let wake = self.engine.reserve(key, workspace);
-        match app.store.insert_task(&row, new.as_deref(), &wake, UNENDED_MAX).await? {
+        let max = TasksMax { of_workspace: UNENDED_MAX, of_tree: content.tree.map(|tree| (tree.root, TREE_MAX)) };
+        match app.store.insert_task(&row, new.as_deref(), &wake, max).await? {
             InsertedTask::Inserted => {}
             InsertedTask::Busy => {
                 return Err(OperationError::conflict(BUSY));
@@ -172,6 +175,10 @@ impl Tasks {
             InsertedTask::Full => {
                 let message = "the workspace has too many tasks that have not ended; try again later";
                 return Err(OperationError::Busy(message.to_owned()));
+            }
+            InsertedTask::TreeFull => {
+                let message = format!("the tasks that have started each other are {TREE_MAX}, which is the maximum");
+                return Err(OperationError::OverLimit(message));
             }
         }
         self.engine.start(&wake);
@@ -476,13 +483,13 @@ fn as_listed(mut task: Task) -> Task {
 }
 
 /// Returns the limits of a bot's tasks.
-fn limits_of(bot: &BotRow) -> TaskLimits {
+pub(crate) fn limits_of(bot: &BotRow) -> TaskLimits {
     // The limits were checked when they were saved.
     bot.task_limits.as_ref().and_then(|limits| TaskLimits::deserialize(limits).ok()).unwrap_or_default()
 }
 
 /// Validates an input. Returns the limits of the task, which are at most those of its bot.
-fn checked(input: &NewTask, of_bot: &TaskLimits) -> Result<Limits, OperationError> {
+pub(crate) fn checked(input: &NewTask, of_bot: &TaskLimits) -> Result<Limits, OperationError> {
     let mut errors = Vec::new();
     let mut add = |path: &str, message: String| errors.push(InputError { path: path.to_owned(), message });
     let bytes = input.instruction.len();

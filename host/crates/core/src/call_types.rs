@@ -9,4 +9,5 @@ pub mod progress;
 pub mod refusal;
 pub mod round;
 pub mod runs_calls;
+pub mod starts_tasks;
 pub mod task_step;

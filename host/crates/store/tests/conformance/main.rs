@@ -231,6 +231,7 @@ cases! {
     }
     tasks {
         a_session_runs_one_task_at_a_time,
+        a_tree_of_tasks_has_a_maximum,
         steps_are_written_by_the_turn_that_has_the_claim,
         a_call_whose_start_may_be_in_an_archive_counts_as_started,
         the_claim_of_a_new_task_follows_the_clock_for_wakes,
