@@ -1,12 +1,14 @@
 //! Tasks: a bot works on an instruction with a scripted model and the tools of the plugin `github`.
 
 mod access;
+mod bots;
 mod command;
 mod guards;
 mod hosts;
 mod labels;
 mod output;
 mod own_tools;
+mod narrow;
 mod resumption;
 mod runs;
 mod sessions;

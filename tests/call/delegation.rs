@@ -70,7 +70,8 @@ async fn a_bot_acts_on_behalf_of_another() -> Result<()> {
     let delegate =
         json!({"allowed_tools": ["test_echo_a*", "test_echo_o*"], "scope_constraints": {"repos": ["acme/*"]}});
     let binding = link(&world, &world.bot, "helper", &json!({"delegate": delegate})).await?;
-    assert_eq!(world.tools().await?, ["bot_call_tool", "bot_list_tools"]);
+    let tools = ["bot_call_tool", "bot_execute_task", "bot_list_tools", "bot_query", "bot_task_status"];
+    assert_eq!(world.tools().await?, tools);
     assert_eq!(listed(&world).await?, ["test_echo_again", "test_echo_open"]);
 
     let answer = world.call("bot_call_tool", &through("test_echo_again", &json!({"repo": "acme/site"}))).await?;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use monstrum_core::call_types::round::{RoundExchange, RoundFailure};
-use monstrum_core::call_types::task_step::{TaskLease, TaskOfCall};
-use monstrum_types::{CallOutcome, Code, Status};
+use monstrum_core::call_types::task_step::{TaskLease, TaskOfCall, TaskPosition};
+use monstrum_types::{CallOutcome, Code, Status, TaskId};
 use serde_json::{Value, json};
 use support::LlmReply;
 
@@ -214,6 +214,12 @@ impl TaskLease for EndsAtRequest {
     fn is_in_force(&self) -> bool {
         !(self.0)()
     }
+
+    fn position(&self) -> TaskPosition {
+        TaskPosition::first(TaskId::new())
+    }
+
+    fn give_place(&self) {}
 }
 
 /// Another host has taken the task over while this one waited for another try.

@@ -10,7 +10,7 @@ use crate::world::{eventually, text};
 
 impl Tasks {
     /// Kills the server and starts it again.
-    async fn killed(&mut self) -> Result<()> {
+    pub(super) async fn killed(&mut self) -> Result<()> {
         self.world.server.kill().await?;
         self.world.server.launch().await?;
         self.world.api = self.world.server.api()?;

@@ -6,7 +6,7 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 use monstrum_core::call::consent::WAIT_MAX;
 use monstrum_core::call_types::call_labels::CallLabels;
 use monstrum_core::call_types::incoming::IncomingCall;
-use monstrum_core::call_types::task_step::{TaskLease, TaskOfCall, TaskStep};
+use monstrum_core::call_types::task_step::{TaskOfCall, TaskStep};
 use monstrum_engine::Lease;
 use monstrum_manifest::Effect;
 use monstrum_store::{EndedStep, StoreRow, WakeClaim};
@@ -36,15 +36,6 @@ struct Step {
     labels: CallLabels,
     waits: Arc<Waits>,
     outcome: OnceLock<StepOutcome>,
-}
-
-/// The lease of the task, for the pipeline of calls.
-pub(crate) struct LeaseOfTask(pub(crate) Lease);
-
-impl TaskLease for LeaseOfTask {
-    fn is_in_force(&self) -> bool {
-        self.0.is_alive()
-    }
 }
 
 impl TaskStep for Step {
@@ -177,6 +168,7 @@ impl TaskTurn<'_> {
             }
         };
         ended.map_err(|error| Interrupted::Failed(error.to_string()))?;
+        self.take_place().await;
         let outcome = step.outcome.get().cloned();
         outcome.ok_or_else(|| Interrupted::Failed("the end of a call could not be kept".to_owned()))
     }

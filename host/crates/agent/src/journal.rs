@@ -2,7 +2,7 @@
 //!
 //! The journal is the whole memory of a task: what comes next is a function of its rows.
 
-use monstrum_api::tasks::TokenUsage;
+use monstrum_api::tasks::{Narrow, TokenUsage};
 use monstrum_api::tools::Chat;
 use monstrum_core::call_types::incoming::CallerKey;
 use monstrum_llm::AssistantMessage;
@@ -14,6 +14,8 @@ use monstrum_vault::{AssociatedData, Vault, VaultError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use crate::links::TaskLink;
 
 /// An error while a record is sealed or opened.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +46,12 @@ pub struct TaskContent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat: Option<Chat>,
     pub source: Source,
+    /// The links under which the bot acts, outermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<TaskLink>,
+    /// The place in the tree of a task that another task has started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<InTree>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
     /// What happened, if the task failed.
@@ -60,6 +68,15 @@ pub struct TaskContent {
     pub output_schema: Option<Map<String, Value>>,
 }
 
+/// The place of a task in the tree of tasks that start each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InTree {
+    /// The first task of the tree.
+    pub root: TaskId,
+    /// The number of tasks from the first one to this one.
+    pub depth: u32,
+}
+
 /// What started a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -68,6 +85,16 @@ pub enum Source {
     Key {
         /// The SHA-256 of the key, in hex digits.
         hash: String,
+    },
+    /// A call, for another bot or with a root key.
+    Call {
+        request: RequestId,
+        /// The SHA-256 of the key with which the call was made, in hex digits. The task ends when the key is deleted or
+        /// rotated.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hash: Option<String>,
+        /// Whether the call waits for the answer. The task then ends with the call.
+        waits: bool,
     },
 }
 
@@ -84,13 +111,27 @@ impl Source {
     ///
     /// The source is a key and the row names none, or the other way round.
     pub fn key(&self, id: Option<KeyId>) -> Result<Option<CallerKey>, KeyError> {
-        match (self, id) {
-            (Source::Key { hash: text }, Some(id)) => {
+        let hash_text = match self {
+            Source::Key { hash } => Some(hash),
+            Source::Call { hash, .. } => hash.as_ref(),
+        };
+        match (hash_text, id) {
+            (Some(text), Some(id)) => {
                 let mut hash = [0; 32];
                 hex::decode_to_slice(text, &mut hash).map_err(|_| KeyError)?;
                 Ok(Some(CallerKey { id, hash }))
             }
-            (Source::Key { .. }, None) => Err(KeyError),
+            (None, None) => Ok(None),
+            (Some(_), None) | (None, Some(_)) => Err(KeyError),
+        }
+    }
+
+    /// Returns the call that waits for the answer of the task, if there is one.
+    #[must_use]
+    pub fn waiting_call(&self) -> Option<RequestId> {
+        match self {
+            Source::Call { request, waits: true, .. } => Some(*request),
+            Source::Call { .. } | Source::Key { .. } => None,
         }
     }
 }
@@ -161,12 +202,34 @@ impl TaskContent {
     #[must_use]
     pub fn new(instruction: String, limits: Limits, source: Source) -> TaskContent {
         let (params, chat, result, message, is_cancelled) = (None, None, None, None, false);
-        let (labels, output_schema) = (Labels::none(), None);
-        TaskContent { instruction, params, limits, chat, source, result, message, is_cancelled, labels, output_schema }
+        let (links, tree, labels, output_schema) = (Vec::new(), None, Labels::none(), None);
+        TaskContent {
+            instruction,
+            params,
+            limits,
+            chat,
+            source,
+            links,
+            tree,
+            result,
+            message,
+            is_cancelled,
+            labels,
+            output_schema,
+        }
     }
 }
 
 impl TaskContent {
+    /// Returns what the starter of the task has narrowed. A task of another bot has the links of the call that started it.
+    #[must_use]
+    pub fn narrow(&self) -> Option<&Narrow> {
+        match self.links.last() {
+            Some(TaskLink::Narrow(narrow)) => Some(narrow),
+            Some(TaskLink::Delegation { .. }) | None => None,
+        }
+    }
+
     /// Returns the user for whom the bot works.
     #[must_use]
     pub fn user(&self) -> Option<AppUser> {
@@ -368,6 +431,20 @@ mod tests {
             edit(&mut edited);
             assert!(matches!(open_task(&vault, &edited), Err(JournalError::Vault(_))), "{edited:?}");
         }
+    }
+
+    #[test]
+    fn a_call_may_have_no_key() {
+        let (request, id) = (RequestId::new(), KeyId::new());
+        let source = |hash: Option<&str>, waits| Source::Call { request, hash: hash.map(str::to_owned), waits };
+        assert!(matches!(source(None, true).key(None), Ok(None)));
+        assert_eq!(source(None, true).key(Some(id)).unwrap_err(), KeyError);
+        let hash = "07".repeat(32);
+        assert_eq!(source(Some(&hash), false).key(Some(id)).unwrap().unwrap().hash, [7; 32]);
+        assert_eq!(source(Some(&hash), false).key(None).unwrap_err(), KeyError);
+        assert_eq!(source(Some("07"), false).key(Some(id)).unwrap_err(), KeyError);
+        assert_eq!(source(None, true).waiting_call(), Some(request));
+        assert_eq!(source(None, false).waiting_call(), None);
     }
 
     #[test]

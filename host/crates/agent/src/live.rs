@@ -2,13 +2,14 @@
 //!
 //! Nothing here is kept. Listeners read the journal for what has ended, and tasks of other hosts have no entry here.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use monstrum_core::call_types::round::RoundChannel;
-use monstrum_types::TaskId;
+use monstrum_types::{RequestId, TaskId};
 use parking_lot::Mutex;
-use tokio::sync::broadcast;
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 
 /// The number of events of a task that a slow listener can fall behind. A listener that falls behind further misses texts
@@ -31,6 +32,8 @@ pub(crate) struct LiveTask {
     /// Cancelled when a caller asks this host to cancel the task.
     pub(crate) cancel: CancellationToken,
     events: broadcast::Sender<LiveEvent>,
+    /// Notified of the same changes. Who waits here does not count as a listener, for whom texts would be sent.
+    changes: Notify,
 }
 
 impl LiveTask {
@@ -38,6 +41,12 @@ impl LiveTask {
     pub(crate) fn changed(&self) {
         // The error means that the task has no listeners.
         drop(self.events.send(LiveEvent::Changed));
+        self.changes.notify_waiters();
+    }
+
+    /// Returns a future of the next change. It counts changes from the time at which it is enabled or polled.
+    pub(crate) fn next_change(&self) -> Notified<'_> {
+        self.changes.notified()
     }
 
     /// Sends a text to the listeners.
@@ -62,6 +71,38 @@ impl LiveTask {
 #[derive(Default)]
 pub struct LiveTasks {
     tasks: Mutex<HashMap<TaskId, Weak<LiveTask>>>,
+    /// The calls that wait for the answer of a task.
+    waiting: Mutex<HashSet<RequestId>>,
+}
+
+/// A call that waits for the answer of a task. Dropping the value cancels the task.
+pub(crate) struct WaitingCall {
+    live: Arc<LiveTasks>,
+    request: RequestId,
+    task: Option<TaskId>,
+}
+
+impl WaitingCall {
+    /// Registers the call. Its task begins only while the call is registered, so this precedes the task.
+    pub(crate) fn register(live: &Arc<LiveTasks>, request: RequestId) -> WaitingCall {
+        live.waiting.lock().insert(request);
+        WaitingCall { live: Arc::clone(live), request, task: None }
+    }
+
+    /// Sets the task for which the call waits.
+    pub(crate) fn of(mut self, task: TaskId) -> WaitingCall {
+        self.task = Some(task);
+        self
+    }
+}
+
+impl Drop for WaitingCall {
+    fn drop(&mut self) {
+        self.live.waiting.lock().remove(&self.request);
+        if let Some(task) = self.task {
+            self.live.cancel(task);
+        }
+    }
 }
 
 impl LiveTasks {
@@ -75,10 +116,16 @@ impl LiveTasks {
         if tasks.len() >= SWEPT_FROM {
             tasks.retain(|_, task| task.strong_count() > 0);
         }
-        let task = LiveTask { cancel: CancellationToken::new(), events: broadcast::Sender::new(EVENTS_MAX) };
+        let (events, changes) = (broadcast::Sender::new(EVENTS_MAX), Notify::new());
+        let task = LiveTask { cancel: CancellationToken::new(), events, changes };
         let task = Arc::new(task);
         tasks.insert(id, Arc::downgrade(&task));
         task
+    }
+
+    /// Returns whether a call of this host waits for the answer of a task.
+    pub(crate) fn is_waiting(&self, request: RequestId) -> bool {
+        self.waiting.lock().contains(&request)
     }
 
     /// Cancels a task, if it runs here.
@@ -93,6 +140,20 @@ impl LiveTasks {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_call_that_stops_waiting_cancels_its_task() {
+        let live = Arc::new(LiveTasks::default());
+        let (request, id) = (RequestId::new(), TaskId::new());
+        let task = live.of(id);
+        let waiting = WaitingCall::register(&live, request);
+        assert!(live.is_waiting(request) && !live.is_waiting(RequestId::new()));
+        let waiting = waiting.of(id);
+        assert!(live.is_waiting(request) && !task.cancel.is_cancelled());
+        assert!(!task.has_listeners());
+        drop(waiting);
+        assert!(!live.is_waiting(request) && task.cancel.is_cancelled());
+    }
 
     #[tokio::test]
     async fn listeners_hear_of_changes_and_entries_end_with_their_users() {

@@ -23,6 +23,31 @@ pub(crate) struct Places {
     of_bots: Group<BotId>,
 }
 
+/// The place of a task, which the task gives up while it waits for another task. Otherwise, tasks that wait for tasks of
+/// the same bot could hold all places that these need.
+pub(crate) struct PlaceOfTask(Mutex<Option<Place>>);
+
+impl PlaceOfTask {
+    /// Holds a place. `place` is `None` for a task that has only to end.
+    pub(crate) fn new(place: Option<Place>) -> PlaceOfTask {
+        PlaceOfTask(Mutex::new(place))
+    }
+
+    /// Gives the place to other tasks.
+    pub(crate) fn give_up(&self) {
+        drop(self.0.lock().take());
+    }
+
+    /// Waits for a place, unless the task has one.
+    pub(crate) async fn take(&self, places: &Places, (workspace, bot): (WorkspaceId, BotId)) {
+        let is_held = self.0.lock().is_some();
+        if !is_held {
+            let place = places.enter(workspace, bot).await;
+            *self.0.lock() = Some(place);
+        }
+    }
+}
+
 /// The place of a task that runs. It is free when the value is dropped.
 pub(crate) struct Place {
     _permits: [OwnedSemaphorePermit; 3],
@@ -83,6 +108,25 @@ mod tests {
     /// Enters if no wait is necessary.
     fn entered(places: &Places, workspace: WorkspaceId, bot: BotId) -> Option<Place> {
         places.enter(workspace, bot).now_or_never()
+    }
+
+    #[tokio::test]
+    async fn a_task_that_waits_leaves_its_place_to_others() {
+        let places = Places::new();
+        let of = (WorkspaceId::new(), BotId::new());
+        let enter = || entered(&places, of.0, of.1);
+        let task = PlaceOfTask::new(enter());
+        let mut held: Vec<Place> = (1..TASKS_OF_BOT_MAX).filter_map(|_| enter()).collect();
+        assert!(enter().is_none());
+        task.take(&places, of).await;
+        assert!(enter().is_none(), "the task keeps its place");
+        task.give_up();
+        held.extend(enter());
+        assert_eq!(held.len(), TASKS_OF_BOT_MAX);
+        assert!(task.take(&places, of).now_or_never().is_none(), "the task waits for its turn");
+        held.pop();
+        task.take(&places, of).await;
+        assert!(enter().is_none());
     }
 
     #[test]

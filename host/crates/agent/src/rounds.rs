@@ -133,10 +133,13 @@ impl TaskTurn<'_> {
     pub(crate) async fn offered(&self) -> Result<BTreeMap<String, Offered>, Interrupted> {
         let app = &self.runner.app;
         let (workspace, bot) = (self.row.workspace_id, self.row.bot_id);
-        let call = self.by_key(IncomingCall::bot_tool(RequestId::new(), workspace, bot, String::new(), json!({})));
+        let call = IncomingCall::bot_tool(RequestId::new(), workspace, bot, String::new(), json!({}));
+        let call = self.as_started(call);
         let range = Range { after: None, count: TOOLS_MAX };
         let page = match visible(app, &call, bot, Language::default(), range).await {
             Ok(page) => page,
+            // A delegation is no longer in force, so the task makes no round and no call.
+            Err(_) if self.has_lost_its_grounds() => return Ok(BTreeMap::new()),
             // The bot was deleted.
             Err(OperationError::NotFound(_)) => return Err(Interrupted::Gone),
             Err(error) => return Err(failed(&error)),
@@ -169,9 +172,8 @@ impl TaskTurn<'_> {
             if let Some(answer) = exchange.answer() {
                 return Ok(Ok(Answered { request_id, started_at, answer: answer.clone() }));
             }
-            // The round may have ended with the key, before the task noticed it.
-            self.check_key();
-            if self.stops() {
+            // The round may have ended with the key or a delegation, before the task noticed it.
+            if self.has_lost_its_grounds() {
                 return Ok(Err(NoAnswer::Stopped));
             }
             let may_try_next = !exchange.has_sent_delta() && may_try_next(exchange.failure(), &outcome);

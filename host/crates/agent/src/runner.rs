@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use monstrum_core::app::App;
 use monstrum_core::call_types::call_secrets::SharedRedactors;
 use monstrum_core::call_types::incoming::{Attachments, CallerKey, IncomingCall};
-use monstrum_core::call_types::task_step::{TaskLease, TaskOfCall};
+use monstrum_core::call_types::task_step::TaskOfCall;
 use monstrum_core::events::{self, EventLinks, EventType, NewEvent};
 use monstrum_engine::{Handler, Turn, TurnError, TurnOutcome};
 use monstrum_llm::Message;
@@ -23,10 +23,11 @@ use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::calls::{LeaseOfTask, ended};
+use crate::calls::ended;
 use crate::journal::{self, JournalError, StepOutcome, TaskContent};
+use crate::links::LinksOfTask;
 use crate::live::{LiveTask, LiveTasks};
-use crate::places::Places;
+use crate::places::{PlaceOfTask, Places};
 use crate::present::{self, UNCERTAIN};
 use crate::resume::{Recorded, Resumed, resumed};
 use crate::rounds::{Offered, RoundEnd};
@@ -79,7 +80,7 @@ type Ended = (Ending, Labels);
 
 /// Why a task stops before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
+pub(crate) enum Stop {
     /// The turn ends, and the task continues in another turn.
     Turn,
     /// A caller has cancelled the task.
@@ -87,6 +88,8 @@ enum Stop {
     WallClock,
     /// The key that started the task was deleted or rotated.
     Revoked,
+    /// A delegation under which the bot acts is no longer in force.
+    Undelegated,
 }
 
 /// Why a turn ends without the end of its task.
@@ -114,7 +117,7 @@ impl From<JournalError> for Interrupted {
 pub struct Runner {
     pub(crate) app: Arc<App>,
     live: Arc<LiveTasks>,
-    places: Places,
+    pub(crate) places: Places,
 }
 
 /// One turn of one task.
@@ -125,6 +128,9 @@ pub(crate) struct TaskTurn<'a> {
     pub(crate) content: &'a TaskContent,
     /// The key that started the task, with which its calls are made.
     pub(crate) key: Option<CallerKey>,
+    /// The links under which the bot acts.
+    pub(crate) links: LinksOfTask,
+    pub(crate) place: Arc<PlaceOfTask>,
     pub(crate) live: &'a LiveTask,
     /// What the task waits for, and its wall clock.
     pub(crate) waits: Arc<Waits>,
@@ -159,7 +165,12 @@ impl Runner {
     }
 
     /// Runs a task until it ends or its turn does.
-    async fn run(&self, turn: &Turn, row: &TaskRow, live: &LiveTask) -> Result<Option<Ended>, Interrupted> {
+    async fn run(
+        &self,
+        turn: &Turn,
+        row: &TaskRow,
+        (live, place): (&LiveTask, PlaceOfTask),
+    ) -> Result<Option<Ended>, Interrupted> {
         let app = &self.app;
         let ended = |ending| Ok(Some((ending, Labels::none())));
         let content = match journal::open_task(&app.vault, row) {
@@ -192,6 +203,8 @@ impl Runner {
             row,
             content: &content,
             key,
+            links: LinksOfTask::new(row.workspace_id, &content.links),
+            place: Arc::new(place),
             live,
             waits: Waits::new(Instant::now() + Duration::from_millis(left)),
             stop: OnceLock::new(),
@@ -199,7 +212,9 @@ impl Runner {
             secrets: app.policy.load().redactors_of(row.workspace_id, row.bot_id, user.as_ref()),
             labels: Mutex::default(),
         };
-        if row.cancelled_at.is_some() {
+        // A task for whose answer a call waited has ended with its call, which may have ended with its host.
+        let is_abandoned = content.source.waiting_call().is_some_and(|call| !self.live.is_waiting(call));
+        if row.cancelled_at.is_some() || is_abandoned {
             task.stops_for(Stop::Cancelled);
         }
         let ended = tokio::select! {
@@ -292,7 +307,7 @@ impl Handler for Runner {
         let store = &self.app.store;
         let Some(queued) = store.task(turn.workspace(), id).await? else { return Ok(TurnOutcome::Done) };
         let live = self.live.of(id);
-        let _place = tokio::select! {
+        let place = tokio::select! {
             place = self.places.enter(queued.workspace_id, queued.bot_id) => Some(place),
             // The turn of a task that is cancelled while it waits needs no place.
             () = live.cancel.cancelled() => None,
@@ -305,7 +320,7 @@ impl Handler for Runner {
         self.app.ledger.settle_of_task(row.workspace_id, row.id).await?;
         live.changed();
         let ended = async {
-            match self.run(turn, &row, &live).await? {
+            match self.run(turn, &row, (&live, PlaceOfTask::new(place))).await? {
                 Some(ended) => self.end(turn, &row, ended).await.map(Some),
                 None => Ok(None),
             }
@@ -456,6 +471,10 @@ impl TaskTurn<'_> {
                 let message = "the key that started the task was deleted or rotated".to_owned();
                 Ending::Failed(TaskCode::Revoked, message)
             }
+            Some(Stop::Undelegated) => {
+                let message = "a delegation under which the bot worked is no longer in force".to_owned();
+                Ending::Failed(TaskCode::Revoked, message)
+            }
         };
         let mut ends = Vec::new();
         let state = self.read().await?;
@@ -478,7 +497,7 @@ impl TaskTurn<'_> {
         let (mut renewals, mut waits) = (app.policy.renewals(), self.waits.listen());
         let (workspace, id) = (self.row.workspace_id, self.row.id);
         loop {
-            self.check_key();
+            self.check_grounds();
             tokio::select! {
                 () = self.turn.cancelled() => {
                     self.stop.get_or_init(|| Stop::Turn);
@@ -498,6 +517,7 @@ impl TaskTurn<'_> {
                     let waits_for = waits.borrow_and_update().clone();
                     self.record_wait(waits_for).await;
                 }
+                () = self.delegation_expired(), if self.stop.get().is_none() => {}
                 changed = renewals.changed() => {
                     if changed.is_err() {
                         std::future::pending::<()>().await;
@@ -521,17 +541,8 @@ impl TaskTurn<'_> {
         self.live.changed();
     }
 
-    /// Stops the task if the key that started it was deleted or rotated.
-    pub(crate) fn check_key(&self) {
-        if let Some(key) = self.key
-            && self.runner.app.policy.load().key_hash(key.id) != Some(&key.hash)
-        {
-            self.stops_for(Stop::Revoked);
-        }
-    }
-
     /// Stops the task and ends its running calls.
-    fn stops_for(&self, stop: Stop) {
+    pub(crate) fn stops_for(&self, stop: Stop) {
         self.stop.get_or_init(|| stop);
         self.stop_calls.cancel();
     }
@@ -541,11 +552,6 @@ impl TaskTurn<'_> {
         self.stop.get().is_some()
     }
 
-    /// Returns the lease of the task, for its calls.
-    pub(crate) fn lease(&self) -> Arc<dyn TaskLease> {
-        Arc::new(LeaseOfTask(self.turn.lease().clone()))
-    }
-
     /// Makes a call a call of this task.
     pub(crate) fn of_task(&self, call: IncomingCall, task: TaskOfCall) -> IncomingCall {
         let attachments = Attachments { task_secrets: Some(self.secrets.clone()), ..call.attachments().clone() };
@@ -553,14 +559,6 @@ impl TaskTurn<'_> {
             Some(chat) => call.with_context(json!({ "chat": chat })),
             None => call,
         };
-        self.by_key(call).with_task_id(Some(self.row.id.to_string())).with_attachments(attachments).with_task(task)
-    }
-
-    /// Makes a call a call with the key that started this task.
-    pub(crate) fn by_key(&self, call: IncomingCall) -> IncomingCall {
-        match self.key {
-            Some(key) => call.with_key(key),
-            None => call,
-        }
+        self.as_started(call).with_task_id(Some(self.row.id.to_string())).with_attachments(attachments).with_task(task)
     }
 }

@@ -10,7 +10,7 @@ use monstrum_core::app::App;
 use monstrum_core::events::{self, EventLinks, EventType, NewEvent};
 use monstrum_core::models;
 use monstrum_core::operations::tools::{check_chat, may_use};
-use monstrum_core::operations::{Caller, OperationError, check_task_labels};
+use monstrum_core::operations::{Caller, OperationError, check_task_labels, narrow};
 use monstrum_engine::Engine;
 use monstrum_store::{
     BotRow, EventRow, InsertedTask, KeyKind, NewSession, NewWake, PAGE_ITEMS_MAX, Page, SessionRow, TaskFilter,
@@ -26,6 +26,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::journal::{self, JournalError, Limits, Source, StepContent, TaskContent};
+use crate::links::TaskLink;
 use crate::live::LiveTasks;
 use crate::output;
 
@@ -38,7 +39,9 @@ const PARAMS_BYTES_MAX: usize = 256 << 10;
 const STEPS: u32 = 50;
 const WALL_S: u32 = 3600;
 /// The maximum number of tasks of a workspace that have not ended.
-const UNENDED_MAX: TasksMax = TasksMax { of_workspace: 1000 };
+const UNENDED_MAX: i64 = 1000;
+/// The maximum number of tasks that start each other, so that a bot that gives tasks comes to an end.
+const TREE_MAX: i64 = 32;
 /// The time in seconds after which a session without a new task has expired, if its bot sets no other.
 const SESSION_IDLE_S: i64 = 24 * 3600;
 /// The app of the conversations that tasks have for themselves.
@@ -116,16 +119,18 @@ impl Tasks {
         let row_of_bot = &snapshot.bot(caller.workspace, bot).ok_or_else(|| OperationError::not_found("bot"))?.row;
         let limits = checked(&input, &limits_of(row_of_bot))?;
         check_task_labels(&input.labels)?;
+        input.narrow.as_ref().map_or(Ok(()), |given| narrow::check("/narrow", given))?;
         models::candidates(&snapshot, caller.workspace, bot, now)
             .map_err(|error| OperationError::conflict(error.to_string()))?;
         let idle_ms = row_of_bot.session_idle_s.unwrap_or(SESSION_IDLE_S).saturating_mul(1000);
-        let NewTask { instruction, params, output_schema, session_id, chat, labels, .. } = input;
+        let NewTask { instruction, params, output_schema, session_id, chat, labels, narrow, .. } = input;
         let output_schema = output::checked(app, caller.workspace, bot, output_schema).await?;
         let session = self.session_of(caller, bot, (session_id, chat), (idle_ms, now)).await?;
         let mut content = TaskContent::new(instruction, limits, Source::of_key(caller.caller_key()));
         content.params = params;
         content.labels = labels.into_iter().collect();
         content.output_schema = output_schema;
+        content.links = narrow.into_iter().map(TaskLink::Narrow).collect();
         let (key, parent, session) = (Some(caller.key), None, Some(session));
         self.begin(Beginning { workspace: caller.workspace, bot, key, parent, session, content }).await
     }
@@ -177,7 +182,8 @@ impl Tasks {
         let key = WakeKey::new(WakeKind::Task, row.id).map_err(|error| OperationError::Internal(error.into()))?;
         // This host runs the task, because only this host can stream it to the caller.
         let wake = self.engine.reserve(key, workspace);
-        match app.store.insert_task(&row, new.as_deref(), &wake, UNENDED_MAX).await? {
+        let max = TasksMax { of_workspace: UNENDED_MAX, of_tree: content.tree.map(|tree| (tree.root, TREE_MAX)) };
+        match app.store.insert_task(&row, new.as_deref(), &wake, max).await? {
             InsertedTask::Inserted => {}
             InsertedTask::Busy => {
                 return Err(OperationError::conflict(BUSY));
@@ -186,6 +192,10 @@ impl Tasks {
             InsertedTask::Full => {
                 let message = "the workspace has too many tasks that have not ended; try again later";
                 return Err(OperationError::Busy(message.to_owned()));
+            }
+            InsertedTask::TreeFull => {
+                let message = format!("the tasks that have started each other are {TREE_MAX}, which is the maximum");
+                return Err(OperationError::OverLimit(message));
             }
         }
         self.engine.start(&wake);
@@ -481,6 +491,7 @@ fn task(
         message,
         instruction,
         result,
+        narrow: None,
         steps: row.steps,
         usage: TokenUsage { input_tokens: tokens(row.input_tokens), output_tokens: tokens(row.output_tokens) },
         labels: labels.with(&row.labels).names(),
@@ -501,13 +512,13 @@ fn as_listed(mut task: Task) -> Task {
 }
 
 /// Returns the limits of a bot's tasks.
-fn limits_of(bot: &BotRow) -> TaskLimits {
+pub(crate) fn limits_of(bot: &BotRow) -> TaskLimits {
     // The limits were checked when they were saved.
     bot.task_limits.as_ref().and_then(|limits| TaskLimits::deserialize(limits).ok()).unwrap_or_default()
 }
 
 /// Validates an input. Returns the limits of the task, which are at most those of its bot.
-fn checked(input: &NewTask, of_bot: &TaskLimits) -> Result<Limits, OperationError> {
+pub(crate) fn checked(input: &NewTask, of_bot: &TaskLimits) -> Result<Limits, OperationError> {
     let mut errors = Vec::new();
     let mut add = |path: &str, message: String| errors.push(InputError { path: path.to_owned(), message });
     let bytes = input.instruction.len();

@@ -1,5 +1,7 @@
 //! Tasks of bots and their steps.
 
+use std::collections::BTreeMap;
+
 use monstrum_types::{BotId, JsonText, KeyId, RequestId, SessionId, TaskId, UtcMillis};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,6 +9,7 @@ use utoipa::ToSchema;
 
 use crate::bots::TaskLimits;
 use crate::list::lists;
+use crate::roles::ScopeConstraints;
 use crate::tools::Chat;
 
 /// A task: the work of a bot on one instruction.
@@ -37,6 +40,9 @@ pub struct Task {
     /// The answer of the bot, if the task is completed: JSON if the task has an `output_schema`. A list has the first 4 KiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
+    /// What the starter of the task has narrowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub narrow: Option<Narrow>,
     /// The number of steps that have ended.
     pub steps: i64,
     pub usage: TokenUsage,
@@ -143,6 +149,8 @@ pub struct NewTask {
     #[serde(default)]
     #[schema(max_items = 4)]
     pub labels: Vec<String>,
+    /// What the task may do less than its bot. It restricts every call of the task, and those of the tasks that it starts.
+    pub narrow: Option<Narrow>,
     /// The limits, which must not exceed those of the bot.
     #[serde(default)]
     pub limits: TaskLimits,
@@ -152,9 +160,22 @@ impl NewTask {
     /// Creates a task with an instruction alone.
     #[must_use]
     pub fn of(instruction: String) -> NewTask {
-        let (params, output_schema, session_id, chat, labels, limits) = Default::default();
-        NewTask { instruction, params, output_schema, session_id, chat, labels, limits }
+        let (params, output_schema, session_id, chat, labels, narrow, limits) = Default::default();
+        NewTask { instruction, params, output_schema, session_id, chat, labels, narrow, limits }
     }
+}
+
+/// A restriction of a task. It grants nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Narrow {
+    /// Globs for the names of tools. Without a list, no tool is excluded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed_tools: Option<Vec<String>>,
+    /// A map from scope keys to patterns. A tool whose type does not have one of the keys is excluded.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = std::collections::HashMap<String, Vec<String>>)]
+    pub scope_constraints: ScopeConstraints,
 }
 
 lists! {

@@ -154,7 +154,6 @@ impl Auditor {
     /// Opens the entry of a call. `secrets` are removed from the rows of the entry.
     pub fn open(&self, call: &IncomingCall, secrets: Arc<CallSecrets>) -> Result<Entry, AuditUnavailable> {
         self.must_be_healthy()?;
-        let lineage = call.lineage();
         let params = || call.params().text().to_owned();
         let (app_id, user_id) = call.user().map(|(app, user)| (app.to_owned(), user.to_owned())).unzip();
         let row = AuditRow {
@@ -165,8 +164,8 @@ impl Auditor {
             resource_id: call.resource(),
             tool: Some(call.tool().chars().take(TOOL_CHARS_MAX).collect()),
             params: Some(beside::in_place(is_large(call.params().value()), params)),
-            parent_request_id: lineage.map(|lineage| lineage.parent),
-            delegation: lineage.and_then(|lineage| lineage.delegation()),
+            parent_request_id: call.lineage().map(|lineage| lineage.parent),
+            delegation: call.delegation(),
             ..started(call.request_id(), call.workspace(), self.clock.now())
         };
         let mut entry = self.entry(row, secrets);

@@ -121,10 +121,13 @@ pub struct TaskFilter {
     pub session: Option<SessionId>,
 }
 
-/// The maximum numbers of tasks that have not ended.
+/// The maximum numbers of tasks: of those that have not ended, and of a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct TasksMax {
     pub of_workspace: i64,
+    /// For a task that another task starts: the first task of their tree, and the maximum number of tasks in the tree,
+    /// ended ones included.
+    pub of_tree: Option<(TaskId, i64)>,
 }
 
 /// The result of inserting a task.
@@ -137,6 +140,8 @@ pub enum InsertedTask {
     NoSession,
     /// The workspace has too many tasks that have not ended.
     Full,
+    /// The tree of the task has too many tasks.
+    TreeFull,
 }
 
 /// A session that is inserted with its first task.
@@ -182,6 +187,9 @@ const INSERT: &str = concat!(
      from bots where workspace_id = $2 and id = $3"
 );
 const UNENDED_OF_WORKSPACE: &str = "select count(*) as value from tasks where workspace_id = $1 and ended_at is null";
+const OF_TREE: &str = "with recursive tree (id) as (select id from tasks where parent_id = $1 and workspace_id = $2 \
+                       union select tasks.id from tasks join tree on tasks.parent_id = tree.id \
+                       where tasks.workspace_id = $2) select count(*) + 1 as value from tree";
 const EXISTS: &str = "select count(*) as value from tasks where id = $1";
 const IS_WANTED: &str = "select count(*) as value from tasks \
                          where workspace_id = $1 and id = $2 and ended_at is null and cancelled_at is null";
@@ -234,6 +242,12 @@ impl Store {
             let unended: Option<i64> = session.one(UNENDED_OF_WORKSPACE, args![row.workspace_id]).await?;
             if unended.unwrap_or(i64::MAX) >= max.of_workspace {
                 return Ok(InsertedTask::Full);
+            }
+            if let Some((root, tasks_max)) = max.of_tree {
+                let of_tree: Option<i64> = session.one(OF_TREE, args![root, row.workspace_id]).await?;
+                if of_tree.unwrap_or(i64::MAX) >= tasks_max {
+                    return Ok(InsertedTask::TreeFull);
+                }
             }
             match new {
                 Some(new) => sessions::begin(&mut session, new).await?,

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use monstrum_egress::{INLINE_SEARCH_BYTES_MAX, Redactor};
-use monstrum_types::{BotId, FixedClock, RequestId, Secret, WorkspaceId};
+use monstrum_types::{BotId, FixedClock, RequestId, Secret, TaskId, WorkspaceId};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::call_types::call_secrets::tests::HeldSearches;
-use crate::call_types::task_step::TaskLease;
+use crate::call_types::task_step::{TaskLease, TaskPosition};
 
 /// Returns an entry and the queue from which a writer would read its rows.
 fn entry() -> (Entry, mpsc::Receiver<Pending>) {
@@ -60,6 +60,12 @@ impl TaskLease for TestLease {
     fn is_in_force(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
+
+    fn position(&self) -> TaskPosition {
+        TaskPosition::first(TaskId::new())
+    }
+
+    fn give_place(&self) {}
 }
 
 #[tokio::test]

@@ -61,6 +61,16 @@ type Member = Option<BotId>;
 /// Room for one call. Dropping this value releases the room.
 pub struct Place {
     _tickets: Vec<Ticket<WorkspaceId, Member>>,
+    /// The place among the calls of the binding, if the binding has a limit.
+    _of_binding: Option<Ticket<WorkspaceId, Member>>,
+}
+
+impl Place {
+    /// Releases all room but the place among the calls of the binding, for a call that only waits.
+    #[must_use]
+    pub fn of_binding(self) -> Place {
+        Place { _tickets: Vec::new(), ..self }
+    }
 }
 
 /// A place among the concurrent calls of one bot. A call acquires it before the host does significant work for the call.
@@ -147,9 +157,10 @@ impl Lanes {
         let Asking { workspace, bot, binding, plugin, resource, depth, held, until, .. } = *asking;
         let mut tickets = Vec::with_capacity(4);
         tickets.extend(of_bot.map(|place| place.0));
+        let mut of_binding = None;
         if let Some(binding) = binding.filter(|(binding, _)| !held.contains(binding)) {
             let lane = self.bindings.queue(&binding, binding.1);
-            tickets.push(lane.enter(&workspace, bot, Share::Whole, until).await.ok_or(NoRoom::Busy)?);
+            of_binding = Some(lane.enter(&workspace, bot, Share::Whole, until).await.ok_or(NoRoom::Busy)?);
         }
         if let Some(plugin) = plugin {
             let lane = self.plugins.queue(&(plugin.clone(), depth), self.room.per_plugin);
@@ -168,7 +179,7 @@ impl Lanes {
             _ => self.all.enter_now(&workspace, share),
         };
         tickets.push(on_the_host.ok_or(NoRoom::Full)?);
-        Ok(Place { _tickets: tickets })
+        Ok(Place { _tickets: tickets, _of_binding: of_binding })
     }
 
     /// Returns the number of running calls.
@@ -366,6 +377,20 @@ mod tests {
         let first = enter(&lanes, &asking()).await;
         assert!(first.is_ok());
         assert_eq!(enter(&lanes, &asking()).await.err(), Some(NoRoom::Busy));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_only_waits_keeps_its_place_in_the_binding() {
+        let lanes = Lanes::new(Limits { in_all: 1, per_plugin: 1, per_bot: 1, ..ROOM });
+        let (caller, binding, plugin) = (Caller::new(), BindingId::new(), plugin());
+        let asking = || Asking { binding: Some((binding, 1)), ..caller.asking(&plugin) };
+        let waiting = enter(&lanes, &asking()).await.map(Place::of_binding);
+        assert!(waiting.is_ok());
+        assert_eq!(lanes.running(), 0);
+        assert!(caller.enter(&lanes).await.is_ok(), "the bot, the plugin and the host have room");
+        assert_eq!(enter(&lanes, &asking()).await.err(), Some(NoRoom::Busy));
+        drop(waiting);
+        assert!(enter(&lanes, &asking()).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]

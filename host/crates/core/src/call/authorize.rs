@@ -10,6 +10,7 @@ use crate::approvals::{content_digest, definition};
 use crate::call::resolve::ResolvedCall;
 use crate::call::session::Session;
 use crate::call_types::incoming::IncomingCall;
+use crate::call_types::links::Link;
 use crate::call_types::refusal::{NotPermitted, refuse};
 use crate::checks::pay_for_object;
 
@@ -73,12 +74,12 @@ pub fn permit(
 
 /// Returns the properties of the call that a person approves, in addition to its facts.
 fn context<'a>(call: &'a IncomingCall, resolved: &ResolvedCall, effort: &Effort) -> Result<CallContext<'a>, Overrun> {
-    let links = call.lineage().map_or(&[][..], |lineage| &lineage.links);
+    let delegations = call.links().iter().filter_map(Link::delegation);
     let content = call.attachments().content.as_deref();
     effort.spend(CONTENT_BYTE_STEPS.saturating_mul(content.map_or(0, <[u8]>::len) as u64))?;
     Ok(CallContext {
         user: call.user(),
-        links: links.iter().map(|link| (link.binding, link.from, link.to)).collect(),
+        links: delegations.map(|link| (link.binding, link.from, link.to)).collect(),
         attached: content.map(content_digest),
         definition: definition(resolved.tool(), &resolved.binding.resource, effort)?,
     })

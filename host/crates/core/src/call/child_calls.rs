@@ -21,7 +21,8 @@ use crate::call::permitted::Pipeline;
 use crate::call::session::Session;
 use crate::call_types::call_secrets::SharedRedactors;
 use crate::call_types::incoming::{Attachments, IncomingCall};
-use crate::call_types::lineage::{CallDigest, Lineage, Link, MadeBy};
+use crate::call_types::lineage::{CallDigest, Lineage, MadeBy};
+use crate::call_types::links::{DelegationLink, Link};
 use crate::checks::{Asker, Unchecked};
 use crate::policy::Binding;
 
@@ -70,7 +71,7 @@ impl ChildCalls {
     ) -> ChildCalls {
         let mut calls = ChildCalls::new(pipeline, parent, digest, until, binding, MadeBy::Bot);
         let BindingRow { id, bot_id: from, delegate, .. } = binding.row.unpacked();
-        calls.lineage.links.push(Link { binding: id, from, to, delegate });
+        calls.lineage.links.push(Link::Delegation(DelegationLink { binding: id, from, to, delegate }));
         calls.bot = to;
         calls
     }
@@ -84,7 +85,8 @@ impl ChildCalls {
         made_by: MadeBy,
     ) -> ChildCalls {
         let above = parent.lineage().map(Arc::as_ref);
-        let mut lineage = Lineage::of_children(above, parent.request_id(), until, made_by);
+        let of_parent = (parent.request_id(), parent.links());
+        let mut lineage = Lineage::of_children(above, of_parent, until, made_by);
         if let Some(shared) = parent.shared_redactors() {
             lineage.secrets = shared;
         }
@@ -108,6 +110,16 @@ impl ChildCalls {
     pub fn with_unanswered(mut self, unanswered: Arc<AtomicBool>) -> ChildCalls {
         self.lineage.unanswered = unanswered;
         self
+    }
+
+    /// Returns the bot that makes the calls.
+    pub fn bot(&self) -> BotId {
+        self.bot
+    }
+
+    /// Returns the links under which the bot makes the calls.
+    pub fn links(&self) -> &[Link] {
+        &self.lineage.links
     }
 
     /// Returns the redactors of the root call and of all its descendants.

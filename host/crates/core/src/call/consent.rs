@@ -18,6 +18,7 @@ use crate::call::permitted::{Execution, Target};
 use crate::call::revocation::{caller_revoked, is_authentic};
 use crate::call_types::call_secrets::CallSecrets;
 use crate::call_types::incoming::IncomingCall;
+use crate::call_types::links::Link;
 use crate::call_types::refusal::{Refusal, approval_required};
 use crate::call_types::task_step::TaskStep;
 use crate::policy::Policy;
@@ -75,7 +76,7 @@ impl Asks<'_> {
         // The approver must see the call as it would run, except for its secrets.
         let params = self.secrets.redacted_texts(vec![call.params.text().to_owned()]).await;
         let params = params.map_err(|withheld| Box::new(withheld.outcome()))?;
-        let links = self.call.lineage().map_or(&[][..], |lineage| &lineage.links);
+        let delegations: Vec<_> = self.call.links().iter().filter_map(Link::delegation).collect();
         let tool = asking.target.tool();
         let asking = Asking {
             workspace: call.workspace,
@@ -87,7 +88,7 @@ impl Asks<'_> {
             operation: pending.operation(),
             effect: tool.map_or("write", |tool| tool.manifest.effect.as_str()),
             resource,
-            links: &json!(links),
+            links: &json!(delegations),
             asked: pending.asked(),
             labels: Some(self.call.labels().carried()).filter(|_| self.call.task().is_some()),
             task: self.call.task().and_then(|_| self.call.task_id()),

@@ -5,7 +5,7 @@
 mod rates;
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use futures::future::Either;
@@ -29,7 +29,9 @@ use crate::call::host_functions::HostFunctions;
 use crate::call::ledger::Ledger;
 use crate::call::permitted::{Execution, TargetKind};
 use crate::call_types::call_secrets::CallSecrets;
+use crate::call_types::links;
 use crate::call_types::refusal::Refusal;
+use crate::call_types::starts_tasks::StartsTasks;
 use crate::checks::{Checks, is_large_object};
 use crate::mcp::Mcp;
 use crate::meters::{self, Stage, StageTimer};
@@ -68,6 +70,8 @@ pub struct Executor {
     built_in: BuiltIn,
     rounds: Rounds,
     rates: Rates,
+    /// What starts tasks of bots. It runs the calls of tasks with this executor, so the executor does not keep it alive.
+    tasks: OnceLock<Weak<dyn StartsTasks>>,
 }
 
 /// What runs the tools of the built-in types.
@@ -83,7 +87,12 @@ impl Executor {
     pub fn new(egress: Egress, lanes: Lanes, ceilings: Ceilings, ledger: Arc<Ledger>, built_in: BuiltIn) -> Executor {
         let (checks, rates) = (Arc::new(Checks::new()), Rates::new(DefaultClock::default()));
         let rounds = Rounds::new(egress.clone());
-        Executor { egress, lanes, checks, ceilings, ledger, built_in, rounds, rates }
+        Executor { egress, lanes, checks, ceilings, ledger, built_in, rounds, rates, tasks: OnceLock::new() }
+    }
+
+    /// Sets what starts tasks of bots. A host without it refuses the calls that start tasks.
+    pub fn start_tasks_with(&self, tasks: Weak<dyn StartsTasks>) {
+        self.tasks.get_or_init(|| tasks);
     }
 
     /// Returns the thread pool for checks that do not run in place.
@@ -107,6 +116,9 @@ impl Executor {
         }
         if plugin.name.as_str() == built_in::LLM {
             return Duration::from_secs(built_in::TOTAL_S_MAX.into());
+        }
+        if plugin.name.as_str() == built_in::BOT {
+            return built_in::QUERY_MAX.max(limits(self.ceilings, plugin, None).timeout);
         }
         limits(self.ceilings, plugin, None).timeout
     }
@@ -147,6 +159,7 @@ impl Executor {
         }
         let mut timer = StageTimer::start();
         let _place = match self.enter(execution, &permit, of_bot).await {
+            Ok(place) if execution.is_query() => place.of_binding(),
             Ok(place) => place,
             Err(NoRoom::Busy) => return Ok(CallOutcome::error(Code::Busy, "the plugin is busy")),
             Err(NoRoom::Full) => {
@@ -337,7 +350,10 @@ impl Executor {
                 }
                 (built_in::MCP, _) => mcp::run(&self.built_in.mcp, execution, permit, bounds).await,
                 (built_in::AGENT, _) => agents::run(&self.built_in.agents, execution, permit, timeout).await,
-                (built_in::BOT, Some(child_calls)) => bots::run(execution, permit, child_calls).await,
+                (built_in::BOT, child_calls) => {
+                    let tasks = self.tasks.get().and_then(Weak::upgrade);
+                    bots::run(tasks, execution, permit, child_calls).await
+                }
                 _ => CallOutcome::error(Code::Unavailable, "this server cannot run the tool"),
             }
         };
@@ -362,6 +378,9 @@ impl Executor {
         if execution.is_of_sandbox() {
             // The ceiling applies to plugins only. The time limit of a command comes from the parameters of the call.
             limits.timeout = sandbox::time_limit(permit);
+        }
+        if execution.is_query() {
+            limits.timeout = query_timeout(target.binding().map(Arc::as_ref));
         }
         let Some(lineage) = call.lineage() else { return limits };
         let left = lineage.until.saturating_duration_since(Instant::now());
@@ -437,6 +456,12 @@ fn round_timeout(resource: Option<&Resource>, binding: Option<&Binding>) -> Dura
     Duration::from_secs(timeout_s)
 }
 
+/// Returns the time for which a query waits for an answer. A binding can lower it.
+fn query_timeout(binding: Option<&Binding>) -> Duration {
+    let bound = binding.and_then(|binding| limit_u64(&binding.row.limits, "timeout_s")).unwrap_or(u64::MAX);
+    built_in::QUERY_MAX.min(Duration::from_secs(bound))
+}
+
 /// Returns the maximum number of concurrent calls of a resource with a lane of its own: one whose tools come from
 /// outside, or one with models.
 fn concurrent(resource: &Resource, is_round: bool) -> u32 {
@@ -472,7 +497,7 @@ fn request(execution: &Execution<'_>, permit: &Permit, params: String, limits: C
         scope: Some(permit.scope_json()),
         resource_id: permit.resource().map(|resource| resource.to_string()),
         resource_config: config.unwrap_or_else(|| "{}".to_owned()),
-        delegate: call.lineage().and_then(|lineage| lineage.delegate()),
+        delegate: links::delegate(call.links()),
         locale: call.language().tag().to_owned(),
         deadline_ms: u32::try_from(limits.timeout.as_millis()).unwrap_or(u32::MAX),
         context: call.context().to_string(),

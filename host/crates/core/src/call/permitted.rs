@@ -89,6 +89,18 @@ impl Execution<'_> {
         self.target.plugin.name.as_str() == built_in::SANDBOX
     }
 
+    /// Returns whether the call waits for the answer of another bot. While it waits, it holds no room that the tasks of that
+    /// bot may need.
+    pub fn is_query(&self) -> bool {
+        let [_, query, _] = built_in::BOT_FUNCTIONS;
+        self.target.plugin.name.as_str() == built_in::BOT
+            && match &self.target.kind {
+                TargetKind::Tool(resolved) => resolved.tool().manifest.name.as_str() == built_in::QUERY,
+                TargetKind::Function(name) => name == query,
+                TargetKind::CredentialCheck(_) => false,
+            }
+    }
+
     /// Returns whether the call is a round with a model.
     pub fn is_round(&self) -> bool {
         self.target.plugin.name.as_str() == built_in::LLM

@@ -12,7 +12,7 @@ use monstrum_types::{CallOutcome, Clock, Code, Effort, UtcMillis};
 
 use crate::call::check::{check_lineage, checked_params};
 use crate::call::resolve::ResolvedCall;
-use crate::call::session::Session;
+use crate::call::session::{Session, links_expire_at};
 use crate::call_types::incoming::IncomingCall;
 use crate::call_types::refusal::{NotPermitted, Refusal, refuse};
 use crate::checks::{Asker, Checks, Unchecked, in_place};
@@ -161,11 +161,8 @@ fn judge(
 /// Waits until a binding that permits the call or the access token of the call expires. The function never returns if
 /// neither expires.
 async fn expiry(snapshot: &Snapshot, clock: &dyn Clock, call: &IncomingCall, resolved: Option<&ResolvedCall>) {
-    let links = call.lineage().map_or(&[][..], |lineage| &lineage.links);
     let now = clock.now();
-    let of_links = links
-        .iter()
-        .filter_map(|link| snapshot.bot(call.workspace(), link.from)?.binding(link.binding, now)?.row.expires_at);
+    let of_links = links_expire_at(snapshot, call.workspace(), now, call.links());
     let bot = call.bot().and_then(|bot| snapshot.bot(call.workspace(), bot));
     let own = bot.zip(resolved).and_then(|(bot, resolved)| bot.binding(resolved.binding.row.id, now));
     let of_token = call.token_user().map(|user| user.expires_at);

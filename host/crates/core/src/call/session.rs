@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use monstrum_guardian::{DelegationRules, Denial};
-use monstrum_types::{CallOutcome, Code, Labels, UtcMillis};
+use monstrum_types::{CallOutcome, Code, Labels, UtcMillis, WorkspaceId};
 
 use crate::call_types::incoming::IncomingCall;
-use crate::call_types::lineage::Link;
+use crate::call_types::links::{DelegationLink, Link};
 use crate::call_types::refusal::{Refusal, refuse};
 use crate::policy::{Binding, Bot, Policy, Snapshot};
 
@@ -37,8 +37,7 @@ impl Session {
         let Some(bot) = call.bot().and_then(|bot| snapshot.bot(call.workspace(), bot)).cloned() else {
             return Err(refuse(Denial::unknown_tool(call.tool())));
         };
-        let links = call.lineage().map_or(&[][..], |lineage| &lineage.links);
-        let Some(delegation) = in_force(&snapshot, now, call, links) else {
+        let Some(delegation) = in_force(&snapshot, call.workspace(), now, call.links()) else {
             let (rule, reason) =
                 ("delegation".to_owned(), "a delegation of this call is no longer in force".to_owned());
             return Err(refuse(Denial { rule, reason, ..Denial::unknown_tool(call.tool()) }));
@@ -53,19 +52,46 @@ impl Session {
     }
 }
 
-/// Returns the current rules of the delegations, or `None` if a delegation no longer connects its bot to the next bot.
-fn in_force(
+/// Returns the current rules of the links, or `None` if a delegation no longer connects its bot to the next bot.
+pub fn in_force(
     snapshot: &Snapshot,
+    workspace: WorkspaceId,
     now: UtcMillis,
-    call: &IncomingCall,
     links: &[Link],
 ) -> Option<Arc<[Arc<DelegationRules>]>> {
-    links
-        .iter()
-        .map(|link| {
-            let binding = snapshot.bot(call.workspace(), link.from)?.binding(link.binding, now)?;
+    let rules = links.iter().map(|link| match link {
+        Link::Narrow(link) => Some(Arc::clone(link.rules())),
+        Link::Delegation(link) => {
+            let binding = snapshot.bot(workspace, link.from)?.binding(link.binding, now)?;
             let target = snapshot.bot_behind(&binding.resource)?;
             (target.row.id == link.to).then(|| Arc::clone(&binding.link))
-        })
-        .collect()
+        }
+    });
+    rules.collect()
+}
+
+/// Returns the time at which the first of the delegations expires.
+pub fn links_expire_at(
+    snapshot: &Snapshot,
+    workspace: WorkspaceId,
+    now: UtcMillis,
+    links: &[Link],
+) -> Option<UtcMillis> {
+    let delegations = links.iter().filter_map(Link::delegation);
+    let expiries =
+        delegations.filter_map(|link| snapshot.bot(workspace, link.from)?.binding(link.binding, now)?.row.expires_at);
+    expiries.min()
+}
+
+/// Returns the links with the current constraints of their delegations, for the audit.
+pub fn current(snapshot: &Snapshot, workspace: WorkspaceId, now: UtcMillis, links: &[Link]) -> Arc<[Link]> {
+    let current = |link: &DelegationLink| {
+        let binding = snapshot.bot(workspace, link.from)?.binding(link.binding, now)?;
+        binding.row.unpacked().delegate
+    };
+    let links = links.iter().map(|link| match link {
+        Link::Narrow(_) => link.clone(),
+        Link::Delegation(link) => Link::Delegation(DelegationLink { delegate: current(link), ..link.clone() }),
+    });
+    links.collect()
 }

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use crate::call_types::call_labels::CallLabels;
 use crate::call_types::call_secrets::SharedRedactors;
 use crate::call_types::lineage::Lineage;
+use crate::call_types::links::{self, Link};
 use crate::call_types::progress::ProgressListener;
 use crate::call_types::round::{LLM_COMPLETE, RoundExchange};
 use crate::call_types::task_step::TaskOfCall;
@@ -34,6 +35,8 @@ pub struct IncomingCall {
     key: Option<CallerKey>,
     token_user: Option<Arc<TokenUser>>,
     lineage: Option<Arc<Lineage>>,
+    /// The links of a root call. The links of a child call are those of its lineage.
+    links: Arc<[Link]>,
     attachments: Attachments,
     wait_for_approval: Option<Duration>,
     task: Option<TaskOfCall>,
@@ -164,6 +167,7 @@ impl IncomingCall {
             key: None,
             token_user: None,
             lineage: None,
+            links: Arc::default(),
             attachments: Attachments::default(),
             wait_for_approval: None,
             task: None,
@@ -206,6 +210,12 @@ impl IncomingCall {
     #[must_use]
     pub fn with_token_user(self, token_user: Option<Arc<TokenUser>>) -> IncomingCall {
         IncomingCall { token_user, ..self }
+    }
+
+    /// Sets the links under which the bot of this root call acts.
+    #[must_use]
+    pub fn with_links(self, links: Arc<[Link]>) -> IncomingCall {
+        IncomingCall { links, ..self }
     }
 
     /// Sets the attachments, which are the data of the call that is not JSON.
@@ -319,6 +329,16 @@ impl IncomingCall {
     /// Returns the ancestors of the call, or `None` for a root call.
     pub fn lineage(&self) -> Option<&Arc<Lineage>> {
         self.lineage.as_ref()
+    }
+
+    /// Returns the links under which the bot acts, outermost first. The list is empty if the bot acts for itself.
+    pub fn links(&self) -> &[Link] {
+        self.lineage.as_ref().map_or(&self.links, |lineage| &lineage.links)
+    }
+
+    /// Returns the links as JSON for the audit, or `None` if the bot acts for itself.
+    pub fn delegation(&self) -> Option<String> {
+        links::recorded(self.links())
     }
 
     /// Returns the redactors that the call shares with other calls: those of its task or of its root call.

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use monstrum_guardian::PatternSet;
-use monstrum_runtime::DelegateConstraints;
-use monstrum_types::{BindingId, BotId, RequestId, canonical};
-use serde::Serialize;
-use serde_json::{Map, Value, json};
+use monstrum_types::{BindingId, RequestId, canonical};
+use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use crate::call_types::call_secrets::SharedRedactors;
+use crate::call_types::links::Link;
 
 /// The ancestors of a child call, and the permissions that they pass to it.
 #[derive(Clone, Debug)]
@@ -25,7 +24,7 @@ pub struct Lineage {
     pub held: Vec<BindingId>,
     /// The redactors of the root call and of all calls below it.
     pub secrets: SharedRedactors,
-    /// The delegations that led to the call, in order from the root call.
+    /// The links under which the bot acts, in order from the root call.
     pub links: Vec<Link>,
     pub made_by: MadeBy,
     pub ancestors: Vec<CallDigest>,
@@ -47,67 +46,31 @@ pub enum MadeBy {
     SandboxImport,
 }
 
-/// A delegation from one bot to another bot, which acts on behalf of the first bot.
-#[derive(Clone, Debug, Serialize)]
-pub struct Link {
-    #[serde(rename = "binding_id")]
-    pub binding: BindingId,
-    pub from: BotId,
-    pub to: BotId,
-    /// The constraints at the start of the call, for the audit. The decision uses the current constraints.
-    pub delegate: Option<Value>,
-}
-
-/// The maximum size of constraints in the audit, in bytes. The audit contains only the digest of larger constraints.
-const DELEGATE_BYTES_MAX: usize = 4 << 10;
-
-impl Link {
-    fn recorded(&self) -> Value {
-        let mut link = self.clone();
-        let text = self.delegate.as_ref().map(Value::to_string).unwrap_or_default();
-        if text.len() > DELEGATE_BYTES_MAX {
-            link.delegate = Some(json!({"digest": format!("sha256:{}", hex::encode(Sha256::digest(text)))}));
-        }
-        json!(link)
-    }
-}
-
 impl Lineage {
-    /// Creates the lineage for the child calls of `parent`. `above` is the lineage of `parent`.
-    pub fn of_children(above: Option<&Lineage>, parent: RequestId, until: Instant, made_by: MadeBy) -> Lineage {
-        let (depth, held, secrets, links, ancestors, made) = match above {
+    /// Creates the lineage for the child calls of `parent`, which has the lineage `above` and acts under `links`.
+    pub fn of_children(
+        above: Option<&Lineage>,
+        (parent, links): (RequestId, &[Link]),
+        until: Instant,
+        made_by: MadeBy,
+    ) -> Lineage {
+        let (depth, held, secrets, ancestors, made) = match above {
             Some(above) => (
                 above.depth,
                 above.held.clone(),
                 above.secrets.clone(),
-                above.links.clone(),
                 above.ancestors.clone(),
                 Arc::clone(&above.made),
             ),
             None => Default::default(),
         };
-        let unanswered = Arc::default();
+        let (links, unanswered) = (links.to_vec(), Arc::default());
         Lineage { parent, depth: depth + 1, until, held, secrets, links, made_by, ancestors, unanswered, made }
     }
 
     /// Counts one more call below the root call, and returns the previous number.
     pub fn count(&self) -> u32 {
         self.made.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Returns the delegations as JSON for the audit, or `None` if the bot acts for itself.
-    pub fn delegation(&self) -> Option<String> {
-        let links: Vec<Value> = self.links.iter().map(Link::recorded).collect();
-        (!links.is_empty()).then(|| Value::from(links).to_string())
-    }
-
-    /// Returns the constraints of the last delegation in the form that the plugin receives.
-    pub fn delegate(&self) -> Option<DelegateConstraints> {
-        let delegation = self.links.last()?.delegate.clone().unwrap_or_default();
-        let list = delegation.get("allowed_tools").cloned().and_then(|list| serde_json::from_value(list).ok());
-        let scopes =
-            delegation.get("scope_constraints").filter(|scopes| scopes.as_object().is_some_and(|map| !map.is_empty()));
-        Some(DelegateConstraints { allowed_tools: list, scope_constraints: scopes.map(Value::to_string) })
     }
 
     /// Returns whether a plugin has made the call through the import `sandbox`.
@@ -131,6 +94,7 @@ impl CallDigest {
 
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use monstrum_store::StoreRow;
-use monstrum_types::{AwaitedApproval, CallOutcome, Code};
+use monstrum_types::{AwaitedApproval, CallOutcome, Code, TaskId};
 
 /// The step of a task that a call carries out.
 pub trait TaskStep: Send + Sync {
@@ -37,6 +37,31 @@ pub fn is_cut(code: Code) -> bool {
 pub trait TaskLease: Send + Sync {
     /// Returns whether the right is in force. A call of the task that has lost it sends nothing.
     fn is_in_force(&self) -> bool;
+
+    /// Returns the position of the task among the tasks that start each other.
+    fn position(&self) -> TaskPosition;
+
+    /// Gives up the place of the task among the running tasks, because a call of it waits for another task. The task takes
+    /// a place again before its next step.
+    fn give_place(&self);
+}
+
+/// The position of a task in the tree of tasks that start each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskPosition {
+    pub task: TaskId,
+    /// The first task of the tree.
+    pub root: TaskId,
+    /// The number of tasks from the first one to this one, which is 1 for the first one.
+    pub depth: u32,
+}
+
+impl TaskPosition {
+    /// Returns the position of a task that no task has started.
+    #[must_use]
+    pub fn first(task: TaskId) -> TaskPosition {
+        TaskPosition { task, root: task, depth: 1 }
+    }
 }
 
 /// The task to which a call belongs.

@@ -9,6 +9,7 @@ mod sandbox;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use monstrum_guardian::{DimensionModes, PatternSet};
 use monstrum_manifest::{DIMENSIONS_FIELD, Locales, Manifest, MatchMode};
@@ -33,14 +34,24 @@ pub const BOT: &str = "bot";
 pub const LIST_TOOLS: &str = "bot_list_tools";
 /// The tool that makes the other bot call a tool.
 pub const CALL_TOOL: &str = "bot_call_tool";
+/// The tool that gives the other bot a task.
+pub const EXECUTE_TASK: &str = "bot_execute_task";
+/// The tool that gives the other bot a task and waits for its answer.
+pub const QUERY: &str = "bot_query";
+/// The tool that reports about a task of the other bot.
+pub const TASK_STATUS: &str = "bot_task_status";
+/// The platform functions of the type, in the same order.
+pub const BOT_FUNCTIONS: [&str; 3] = ["execute_task", "query", "status"];
+/// The maximum time for which a query waits for an answer.
+pub const QUERY_MAX: Duration = Duration::from_secs(300);
 
 /// Returns all built-in plugins.
 pub(crate) fn all() -> Vec<Arc<Plugin>> {
     let mut bot = built_in(bot(), Locales::default());
     for tool in &mut bot.tools {
         let tool = Arc::get_mut(tool).expect("no other reference exists");
-        // The Guardian decides separately about the call that the other bot then makes. The same delegation rules apply
-        // to that call.
+        // The Guardian decides separately about the calls that the other bot then makes. The same delegation rules apply
+        // to these calls.
         tool.rules = tool.rules.clone().forwarding();
     }
     let others = [sandbox::plugin(), mcp::plugin(), agent::plugin(), llm::plugin()];
@@ -62,10 +73,12 @@ fn bot() -> Value {
             "icon": "bot",
             "auth_flow": "none",
             "config_schema": [{"field": "bot", "description": "Name or id of a bot of the same workspace"}],
+            // The dimension applies to `bot.call`, `bot.execute` and `bot.query`. The tools that start tasks have no parameter
+            // that names a tool, so a constraint of the dimension denies them.
             "scope_dimensions": [{
                 "key": "tools",
                 "param_paths": ["tool"],
-                "operation_filter": "bot.call",
+                "operation_filter": "bot.[ceq]*",
                 "error_template": "Tool {value} of the other bot is not authorized",
             }],
             "tools": [
@@ -92,6 +105,52 @@ fn bot() -> Value {
                             },
                         },
                         "required": ["tool"],
+                    },
+                },
+                {
+                    "name": EXECUTE_TASK,
+                    "description": "Gives the other bot a task on your behalf and returns the id of the task at once. \
+                        The other bot works on it with its own model and its own tools.",
+                    "operation": "bot.execute",
+                    "input_schema": {
+                        "type": "object",
+                        "properties": {
+                            "instruction": {"type": "string", "description": "What the other bot is to do"},
+                            "params": {
+                                "type": "object",
+                                "description": "Data that the other bot reads below the instruction",
+                                "additionalProperties": true,
+                            },
+                        },
+                        "required": ["instruction"],
+                    },
+                },
+                {
+                    "name": QUERY,
+                    "description": "Asks the other bot a question on your behalf and waits up to five minutes for its \
+                        answer.",
+                    "operation": "bot.query",
+                    "input_schema": {
+                        "type": "object",
+                        "properties": {
+                            "question": {"type": "string", "description": "The question, with all that the other bot \
+                                must know to answer it"},
+                        },
+                        "required": ["question"],
+                    },
+                },
+                {
+                    "name": TASK_STATUS,
+                    "description": "Returns the status of a task that you have given the other bot, and its result if \
+                        it is completed.",
+                    "operation": "bot.status",
+                    "effect": "read",
+                    "input_schema": {
+                        "type": "object",
+                        "properties": {
+                            "task_id": {"type": "string", "description": "A task_id from bot_execute_task"},
+                        },
+                        "required": ["task_id"],
                     },
                 },
             ],

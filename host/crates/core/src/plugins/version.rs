@@ -81,6 +81,7 @@ impl Plugin {
         match &self.component {
             Some(component) => component.functions().iter().map(String::as_str).collect(),
             None if self.name.as_str() == built_in::MCP => vec![built_in::MCP_CALL_TOOL, built_in::MCP_LIST_TOOLS],
+            None if self.name.as_str() == built_in::BOT => built_in::BOT_FUNCTIONS.to_vec(),
             None => Vec::new(),
         }
     }

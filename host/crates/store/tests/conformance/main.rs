@@ -231,6 +231,7 @@ cases! {
     }
     tasks {
         a_session_runs_one_task_at_a_time,
+        a_tree_of_tasks_has_a_maximum,
         steps_are_written_by_the_turn_that_has_the_claim,
         labels_of_a_session_only_grow,
         a_session_with_labels_is_kept_as_long_as_the_sandbox,

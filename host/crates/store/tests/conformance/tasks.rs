@@ -15,7 +15,7 @@ use monstrum_types::{
 use crate::rows::{self, AppendRows as _, NOW, default_workspace, other_workspace};
 use crate::sandboxes::{of_app, sandbox};
 
-const MAX: TasksMax = TasksMax { of_workspace: 3 };
+const MAX: TasksMax = TasksMax { of_workspace: 3, of_tree: None };
 
 fn now() -> UtcMillis {
     SystemClock.now()
@@ -344,6 +344,31 @@ pub(crate) async fn a_call_whose_start_may_be_in_an_archive_counts_as_started(st
     store.replace_with_anchor(&rows::anchor(1, 1)).await.unwrap();
     assert!(has_started(started, NOW).await);
     assert!(!has_started(started, NOW.plus_ms(1)).await, "the archive ends before the call was planned");
+}
+
+/// A tree counts the tasks that have ended, and no task of another tree.
+pub(crate) async fn a_tree_of_tasks_has_a_maximum(store: &Store) {
+    let bot = bot(store, "one").await;
+    let root = TaskRow { session_id: None, ..task(&bot, SessionId::new()) };
+    assert_eq!(inserted(store, &root, None).await, InsertedTask::Inserted);
+    run_to_end(store, &root, &bot, NOW).await;
+    let max = TasksMax { of_tree: Some((root.id, 3)), ..MAX };
+    let below = async |parent: &TaskRow, max: TasksMax| {
+        let child = TaskRow { id: TaskId::new(), parent_id: Some(parent.id), ..root.clone() };
+        let inserted = store.insert_task(&child, None, &wake(&child), max).await.unwrap();
+        (child, inserted)
+    };
+    let (child, inserted) = below(&root, max).await;
+    assert_eq!(inserted, InsertedTask::Inserted);
+    run_to_end(store, &child, &bot, NOW).await;
+    assert_eq!(store.task(bot.workspace_id, child.id).await.unwrap().unwrap().parent_id, Some(root.id));
+    let (grandchild, inserted) = below(&child, max).await;
+    assert_eq!(inserted, InsertedTask::Inserted);
+    for parent in [&root, &child, &grandchild] {
+        assert_eq!(below(parent, max).await.1, InsertedTask::TreeFull);
+    }
+    let other = TasksMax { of_tree: Some((TaskId::new(), 3)), ..MAX };
+    assert_eq!(below(&root, other).await.1, InsertedTask::Inserted);
 }
 
 /// The clock of the host that inserts the task is an hour late. Other hosts share a database of PostgreSQL only, whose

@@ -1,7 +1,11 @@
-//! The tools of the built-in type `bot`: one bot acts on behalf of another.
+//! The tools of the built-in type `bot`: one bot acts on behalf of another, or works on a task for it.
 //!
 //! Each call of the other bot is a child call. The roles and scopes of the other bot and the constraints of every
 //! delegation in the chain apply to the call. A delegation can only narrow the permissions.
+
+mod tasks;
+
+use std::sync::Arc;
 
 use monstrum_guardian::{Decision, Permit, Question};
 use monstrum_runtime::RESULT_BYTES_MAX;
@@ -9,18 +13,27 @@ use monstrum_types::{CallOutcome, Code, Effort, JsonText, Overrun};
 use serde_json::{Map, Value, json};
 
 use crate::call::child_calls::ChildCalls;
-use crate::call::permitted::Execution;
+use crate::call::permitted::{Execution, TargetKind};
 use crate::call::resolve;
 use crate::call::session::Session;
+use crate::call_types::starts_tasks::StartsTasks;
 use crate::checks::pay_for_object;
 use crate::plugins::built_in::{CALL_TOOL, LIST_TOOLS};
 
-/// Runs a tool of the type.
-pub async fn run(execution: &Execution<'_>, permit: &Permit, child_calls: &ChildCalls) -> CallOutcome {
-    match permit.tool() {
-        CALL_TOOL => call_tool(permit.params(), child_calls).await,
-        LIST_TOOLS => list_tools(execution, child_calls).await,
-        // This branch runs only if a declared tool has no implementation.
+/// Runs a tool of the type, or a platform function. `tasks` is `None` on a host without tasks.
+pub async fn run(
+    tasks: Option<Arc<dyn StartsTasks>>,
+    execution: &Execution<'_>,
+    permit: &Permit,
+    child_calls: Option<&ChildCalls>,
+) -> CallOutcome {
+    match (&execution.target.kind, permit.tool(), child_calls, tasks) {
+        (TargetKind::Function(name), _, _, Some(tasks)) => tasks::run_function(tasks, execution, permit, name).await,
+        (TargetKind::Tool(_), CALL_TOOL, Some(child_calls), _) => call_tool(permit.params(), child_calls).await,
+        (TargetKind::Tool(_), LIST_TOOLS, Some(child_calls), _) => list_tools(execution, child_calls).await,
+        (TargetKind::Tool(_), _, Some(child_calls), Some(tasks)) => {
+            tasks::run(tasks, execution, permit, child_calls).await
+        }
         _ => CallOutcome::error(Code::Unavailable, "this server cannot run the tool"),
     }
 }

@@ -1,0 +1,81 @@
+//! The trait with which a call starts a task of another bot, and asks about it.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use monstrum_api::tools::Chat;
+use monstrum_types::{AppUser, BotId, RequestId, TaskId, WorkspaceId};
+use serde_json::Value;
+
+use crate::call_types::incoming::CallerKey;
+use crate::call_types::links::Link;
+use crate::call_types::refusal::Refusal;
+use crate::call_types::task_step::TaskPosition;
+
+/// A task that a call starts.
+#[derive(Clone, Debug)]
+pub struct StartedTask {
+    /// The call that starts the task.
+    pub request: RequestId,
+    pub workspace: WorkspaceId,
+    /// The bot that works on the task.
+    pub bot: BotId,
+    /// The key with which the call was made. The task ends with it.
+    pub key: Option<CallerKey>,
+    /// The links under which the bot acts. The task ends when one of them is no longer in force.
+    pub links: Vec<Link>,
+    /// The task to which the call belongs.
+    pub parent: Option<TaskPosition>,
+    /// The conversation for which the call is made.
+    pub chat: Option<Chat>,
+    pub instruction: String,
+    pub params: Option<Value>,
+}
+
+/// A question about a task that a call has started.
+#[derive(Clone, Debug)]
+pub struct AskedTask {
+    pub workspace: WorkspaceId,
+    /// The bot that works on the task.
+    pub bot: BotId,
+    pub id: TaskId,
+    /// Who may have started the task; `None` for a root key, which sees every task of the bot.
+    pub starter: Option<Starter>,
+}
+
+/// The bot that starts a task, on whose behalf it acts, and for which user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Starter {
+    /// The calling and the called bot of each delegation, outermost first.
+    pub chain: Vec<(BotId, BotId)>,
+    pub user: Option<AppUser>,
+}
+
+impl Starter {
+    /// Returns the starter of a task whose bot acts under `links`, for this user.
+    #[must_use]
+    pub fn new(links: &[Link], user: Option<AppUser>) -> Starter {
+        let chain = links.iter().filter_map(Link::delegation).map(|link| (link.from, link.to));
+        Starter { chain: chain.collect(), user }
+    }
+}
+
+/// What a caller learns about a task that it has started.
+#[derive(Clone, Debug)]
+pub struct TaskReport {
+    pub status: &'static str,
+    pub result: Option<String>,
+    pub message: Option<String>,
+}
+
+/// Starts tasks of bots. The stages of a call must not depend on the runner of tasks, which implements it.
+pub trait StartsTasks: Send + Sync {
+    /// Starts a task and returns its id.
+    fn execute(self: Arc<Self>, task: StartedTask) -> BoxFuture<'static, Result<TaskId, Refusal>>;
+
+    /// Starts a task and waits for its answer. If the future is dropped before, the task is cancelled.
+    fn query(self: Arc<Self>, task: StartedTask) -> BoxFuture<'static, Result<String, Refusal>>;
+
+    /// Reports about a task. Returns `None` if there is no such task of the bot, or if another starter has started it.
+    fn report(self: Arc<Self>, asked: AskedTask) -> BoxFuture<'static, Result<Option<TaskReport>, Refusal>>;
+}
