@@ -7,7 +7,9 @@ use monstrum_api::tools::Chat;
 use monstrum_core::call_types::incoming::CallerKey;
 use monstrum_llm::AssistantMessage;
 use monstrum_store::{TaskRow, TaskStepKind, TaskStepRow};
-use monstrum_types::{AppUser, BotId, CallOutcome, Code, KeyId, RequestId, SessionId, Status, TaskId, WorkspaceId};
+use monstrum_types::{
+    AppUser, BotId, CallOutcome, Code, KeyId, RequestId, ScheduleId, SessionId, Status, TaskId, WorkspaceId,
+};
 use monstrum_vault::{AssociatedData, Vault, VaultError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -61,6 +63,8 @@ pub enum Source {
         /// The SHA-256 of the key, in hex digits.
         hash: String,
     },
+    /// A schedule. The task has no key.
+    Schedule { id: ScheduleId },
 }
 
 impl Source {
@@ -82,7 +86,8 @@ impl Source {
                 hex::decode_to_slice(text, &mut hash).map_err(|_| KeyError)?;
                 Ok(Some(CallerKey { id, hash }))
             }
-            (Source::Key { .. }, None) => Err(KeyError),
+            (Source::Schedule { .. }, None) => Ok(None),
+            (Source::Key { .. }, None) | (Source::Schedule { .. }, Some(_)) => Err(KeyError),
         }
     }
 }
@@ -330,6 +335,9 @@ mod tests {
         assert_eq!(open_task(&vault, &row).unwrap(), content);
         assert_eq!(content.source.key(Some(key.id)).unwrap().unwrap().hash, key.hash);
         assert_eq!(content.source.key(None).unwrap_err(), KeyError);
+        let schedule = Source::Schedule { id: ScheduleId::new() };
+        assert!(matches!(schedule.key(None), Ok(None)));
+        assert_eq!(schedule.key(Some(key.id)).unwrap_err(), KeyError);
         let edits: [fn(&mut TaskRow); 7] = [
             |row| row.id = TaskId::new(),
             |row| row.workspace_id = WorkspaceId::new(),

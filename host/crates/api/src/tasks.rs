@@ -1,5 +1,7 @@
 //! Tasks of bots and their steps.
 
+use std::collections::BTreeMap;
+
 use monstrum_types::{BotId, JsonText, KeyId, RequestId, SessionId, TaskId, UtcMillis};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,6 +9,7 @@ use utoipa::ToSchema;
 
 use crate::bots::TaskLimits;
 use crate::list::lists;
+use crate::roles::ScopeConstraints;
 use crate::tools::Chat;
 
 /// A task: the work of a bot on one instruction.
@@ -116,6 +119,19 @@ pub struct NewTask {
     /// The limits, which must not exceed those of the bot.
     #[serde(default)]
     pub limits: TaskLimits,
+}
+
+/// A restriction of a task. It grants nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Narrow {
+    /// Globs for the names of tools. Without a list, no tool is excluded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed_tools: Option<Vec<String>>,
+    /// A map from scope keys to patterns. A tool whose type does not have one of the keys is excluded.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = std::collections::HashMap<String, Vec<String>>)]
+    pub scope_constraints: ScopeConstraints,
 }
 
 lists! {
