@@ -83,8 +83,10 @@ impl ScheduleTurns {
         planned_at: UtcMillis,
         next: (Option<UtcMillis>, Option<UtcMillis>),
     ) -> Result<TurnOutcome, TurnError> {
-        let Read { row, record, now, .. } = read;
+        let Read { row, record, running, now, .. } = read;
         let prepared = self.0.task(row, record, (planned_at, *now));
+        // No task will end that would let the next waiting firing start.
+        let after_failure = (next.0, if running.queued.len() > 1 { Some(*now) } else { next.1 });
         let failed = |error: &OperationError| {
             let error = with_causes(error);
             tracing::warn!(schedule.id = %row.id, %error, "a schedule cannot start its task");
@@ -92,7 +94,7 @@ impl ScheduleTurns {
         };
         let task = match prepared {
             Ok(task) => task,
-            Err(error) => return self.end(turn, row, failed(&error), next).await,
+            Err(error) => return self.end(turn, row, failed(&error), after_failure).await,
         };
         let mut started = run(planned_at, ScheduleRunStatus::Running, *now);
         started.task_id = Some(task.row.id);
@@ -108,7 +110,7 @@ impl ScheduleTurns {
                 Ok(TurnOutcome::Ended(after))
             }
             FiredSchedule::Changed => Ok(TurnOutcome::Rest(*now)),
-            FiredSchedule::Full => self.end(turn, row, failed(&full()), next).await,
+            FiredSchedule::Full => self.end(turn, row, failed(&full()), after_failure).await,
         }
     }
 
