@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 use support::LlmReply;
 
 use super::{fired, schedule, show, soon, tasks};
+use crate::cli::parsed;
 use crate::tamper::sqlite;
 use crate::tasks::Tasks;
-use crate::world::{eventually, text};
+use crate::world::{World, eventually, text};
 
 const FORGED: &str = "01939d2c-7f6a-7000-8000-000000000001";
 
@@ -92,5 +93,20 @@ async fn nothing_starts_while_the_rows_of_the_workspace_do_not_match_their_seals
     .await?;
     assert_eq!(error, "the rows of the workspace do not match their seals");
     assert!(world.llm.requests().is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_schedule_opens_after_a_rotation_of_the_master_key() -> Result<()> {
+    let mut world = World::with(&[]).await?;
+    let id = schedule(&world.api, &world.bot, "hourly", &json!({ "every_s": 3600 })).await?;
+    let before = show(&world.api, &id).await?;
+    world.server.stop().await?;
+    let (code, report) = parsed(&world.server, &["vault", "rotate"]).await?;
+    assert_eq!((code, &report["unreadable"]), (Some(0), &json!([])), "{report}");
+    assert_eq!(parsed(&world.server, &["vault", "rotate", "--prune"]).await?.0, Some(0));
+    world.server.launch().await?;
+    world.api = world.server.api()?;
+    assert_eq!(show(&world.api, &id).await?, before);
     Ok(())
 }
