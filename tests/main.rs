@@ -30,6 +30,7 @@ mod rollback;
 mod rows;
 mod sandbox;
 mod sandboxes;
+mod schedules;
 mod stable;
 mod tamper;
 mod task_kills;

@@ -72,6 +72,10 @@ impl Tenant {
         give_model(&admin, &bot, "models", &llm).await?;
         let task = made(&admin, &format!("/api/bots/{bot}/tasks"), &json!({ "instruction": marker })).await?;
         let task = ended(&admin, &task).await?;
+        let schedule = json!({
+            "name": marker, "bot_id": bot, "instruction": marker, "every_s": 3600, "enabled": false,
+        });
+        let schedule = made(&admin, "/api/schedules", &schedule).await?;
         let ids = BTreeMap::from([
             ("workspaces", text(&workspace["id"]).to_owned()),
             ("keys", operator_id),
@@ -82,6 +86,7 @@ impl Tenant {
             ("sandboxes", sandbox),
             ("tasks", text(&task["id"]).to_owned()),
             ("sessions", text(&task["session_id"]).to_owned()),
+            ("schedules", schedule),
             ("binding_id", binding),
             ("request_id", text(&call["request_id"]).to_owned()),
         ]);
@@ -126,6 +131,7 @@ impl Tenant {
             "/api/sandboxes",
             "/api/tasks",
             "/api/sessions",
+            "/api/schedules",
             "/api/wakes",
             "/api/budgets",
             "/api/usage",
@@ -247,6 +253,11 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         (Method::POST, &call, json!({ "params": { "repo": other.marker }, "resource_id": resource })),
         (Method::POST, &tasks, json!({ "instruction": "x", "session_id": other.id("sessions") })),
         (Method::POST, &check, json!({ "params": {}, "resource_id": resource })),
+        (
+            Method::POST,
+            "/api/schedules",
+            json!({ "name": "stolen", "bot_id": theirs, "instruction": "x", "every_s": 3600, "enabled": false }),
+        ),
     ];
     let queries = [
         format!("/api/audit?bot_id={theirs}"),
@@ -269,6 +280,8 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         format!("/api/tasks?session_id={}", other.id("sessions")),
         format!("/api/tasks?cursor={}", "fffa0000-0000-7000-8000-000000000000"),
         format!("/api/sessions?bot_id={theirs}"),
+        format!("/api/schedules?bot_id={theirs}"),
+        format!("/api/schedules?cursor={}", "fffa0000-0000-7000-8000-000000000000"),
         format!("/api/sandboxes?cursor={}", "019a0000-0000-7000-8000-000000000000"),
         "/api/wakes?cursor=event/0".to_owned(),
     ];

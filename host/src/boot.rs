@@ -552,6 +552,9 @@ async fn purge(app: Arc<App>, keep_tasks_days: u32, stop: CancellationToken) {
         if let Err(error) = app.store.forget_tasks(app.clock.now().plus_ms(-tasks_kept_ms)).await {
             tracing::warn!(%error, "cannot delete tasks that ended long ago");
         }
+        if let Err(error) = app.store.forget_schedule_runs(app.clock.now().plus_ms(-KEPT_MS)).await {
+            tracing::warn!(%error, "cannot delete firings of schedules that happened long ago");
+        }
         if let Err(error) = app.store.forget_sessions(app.clock.now().plus_ms(-tasks_kept_ms)).await {
             tracing::warn!(%error, "cannot delete sessions that were used long ago");
         }

@@ -38,6 +38,7 @@ mod registry;
 mod resource;
 mod role;
 mod sandbox;
+mod schedule;
 mod serve;
 mod session;
 mod task;
@@ -171,6 +172,8 @@ enum Command {
     #[command(subcommand)]
     Task(task::Task),
     #[command(subcommand)]
+    Schedule(schedule::Schedule),
+    #[command(subcommand)]
     Session(session::Session),
     #[command(subcommand)]
     Approval(approval::Approval),
@@ -254,6 +257,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Registry(registry) => registry.run(&options),
             Command::Sandbox(sandbox) => sandbox.run(&options).await,
             Command::Task(task) => task.run(&options).await,
+            Command::Schedule(schedule) => schedule.run(&options).await,
             Command::Session(session) => session.run(&options).await,
             Command::Approval(approval) => approval.run(&options).await,
             Command::Mcp(mcp) => mcp.run(&options).await,

@@ -34,6 +34,7 @@ mod resources;
 mod roles;
 mod sandbox_files;
 mod sandboxes;
+mod schedules;
 mod search;
 mod sessions;
 mod tasks;
@@ -103,7 +104,8 @@ impl Creating {
         let new = OpenApiRouter::default;
         let by_root = new().routes(routes!(workspaces::create)).routes(routes!(trust::create));
         let by_admin = new().routes(routes!(roles::create)).routes(routes!(bindings::create));
-        let by_operator = new().routes(routes!(resources::create)).routes(routes!(bots::create));
+        let by_operator =
+            new().routes(routes!(resources::create)).routes(routes!(bots::create)).routes(routes!(schedules::create));
         Creating {
             by_root: idempotency::describe(by_root),
             by_admin: idempotency::describe(by_admin),
@@ -203,6 +205,10 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(tasks::show, tasks::cancel))
         .routes(routes!(tasks::steps))
         .routes(routes!(tasks::events))
+        .routes(routes!(schedules::list))
+        .routes(routes!(schedules::show, schedules::update, schedules::delete))
+        .routes(routes!(schedules::fire))
+        .routes(routes!(schedules::preview))
         .routes(routes!(sessions::list))
         .routes(routes!(sessions::show, sessions::delete))
         .routes(routes!(sessions::messages))

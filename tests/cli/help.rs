@@ -94,6 +94,14 @@ const COMMANDS: &str = "
     task list
     task show
     task cancel
+    schedule add
+    schedule list
+    schedule show
+    schedule enable
+    schedule disable
+    schedule delete
+    schedule fire
+    schedule preview
     session list
     session show
     session delete
@@ -128,6 +136,7 @@ async fn every_command_helps() -> Result<()> {
       trust        Manage the keys that may sign packages
       registry     Create a registry of packages
       task         Let bots work on instructions
+      schedule     Start tasks of bots at certain times
       session      List, show and delete the conversations of bots
       approval     Decide about calls that wait for a person
       mcp          Decide about tools of MCP servers and remote agents

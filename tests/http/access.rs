@@ -157,6 +157,7 @@ impl Fresh {
                 let field = if collection == "tasks" { "id" } else { "session_id" };
                 text(&task[field]).to_owned()
             }
+            "schedules" => made(api, "/api/schedules", &schedule(&self.name(), &self.world.bot)).await?,
             "oauth" => made(api, "/api/oauth/providers", &self.provider().await?).await?,
             "bots" | "{bot}" | "oauth-protected-resource" => {
                 bot = api.bot(&self.name()).await?;
@@ -192,6 +193,7 @@ impl Fresh {
             | "POST /api/resources/{id}/credential/confirm"
             | "POST /api/resources/{id}/credential/test"
             | "POST /api/resources/{id}/tools/discover"
+            | "POST /api/schedules/{id}/fire"
             | "POST /oauth/begin/{ticket}" => return Ok(None),
             "POST /api/resources/{id}/oauth/start"
             | "POST /api/resources/{id}/oauth/device"
@@ -216,6 +218,7 @@ impl Fresh {
             "PATCH /api/workspaces/{id}"
             | "PATCH /api/roles/{id}"
             | "PATCH /api/bots/{id}"
+            | "PATCH /api/schedules/{id}"
             | "PATCH /api/resources/{id}" => {
                 json!({ "name": name })
             }
@@ -229,6 +232,8 @@ impl Fresh {
             "POST /api/resources/{id}/tools/approve" | "POST /api/resources/{id}/tools/reject" => {
                 json!({ "tools": [{ "original_name": "absent", "digest": format!("sha256:{:064}", 0) }] })
             }
+            "POST /api/schedules" => schedule(&name, &self.world.bot),
+            "POST /api/schedules/preview" => json!({ "cron": "0 0 * * *" }),
             "PUT /api/budgets" => json!({ "subject": "user", "id": "*", "monthly_tokens": 1_000_000 }),
             "PUT /api/resources/{id}/credential" => {
                 json!({ "auth_method": "token", "fields": { "access_token": TOKEN } })
@@ -278,6 +283,11 @@ impl Fresh {
         }
         Ok(format!("{method:6} {template:50} {}", row.join("  ")))
     }
+}
+
+/// Returns the body for a schedule that never fires.
+fn schedule(name: &str, bot: &str) -> Value {
+    json!({ "name": name, "bot_id": bot, "instruction": "x", "every_s": 3600, "enabled": false })
 }
 
 /// Returns the body for trusting a new key.
@@ -400,6 +410,13 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     DELETE /api/sandboxes/{id}                                401  401  202  202  202  403  202  404
     GET    /api/sandboxes/{id}/commands                       401  401  200  200  200  403  403  404
     POST   /api/sandboxes/{id}/exec                           401  401  200  200  200  403  200  404
+    GET    /api/schedules                                     401  401  200  200  200  403  403  200
+    POST   /api/schedules                                     401  401  201  201  201  403  403  422
+    POST   /api/schedules/preview                             401  401  200  200  200  403  403  200
+    GET    /api/schedules/{id}                                401  401  200  200  200  403  403  404
+    DELETE /api/schedules/{id}                                401  401  204  204  204  403  403  404
+    PATCH  /api/schedules/{id}                                401  401  200  200  200  403  403  404
+    POST   /api/schedules/{id}/fire                           401  401  409  409  409  403  403  404
     GET    /api/search                                        401  401  200  200  200  403  403  200
     GET    /api/sessions                                      401  401  200  200  200  403  200  200
     GET    /api/sessions/{id}                                 401  401  200  200  200  403  200  404

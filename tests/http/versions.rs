@@ -1,4 +1,4 @@
-//! The headers `ETag` and `If-Match` of objects with a version: bots, bindings, resources and roles.
+//! The headers `ETag` and `If-Match` of objects with a version: bots, bindings, resources, roles and schedules.
 
 use anyhow::{Context, Result, ensure};
 use reqwest::Method;
@@ -6,6 +6,7 @@ use reqwest::header::{ETAG, IF_MATCH};
 use serde_json::{Value, json};
 use support::Api;
 
+use crate::http::made;
 use crate::world::World;
 
 /// Sends a request with `If-Match`. Returns the status, the `ETag` and the body of the answer.
@@ -41,6 +42,8 @@ async fn tag_of(api: &Api, path: &str) -> Result<String> {
 async fn objects(world: &World) -> Result<Vec<(String, [Value; 2])>> {
     let bound = world.grant_all("test-echo").await?;
     let role = world.api.role("reader", &["*.read"]).await?;
+    let times = json!({ "name": "hourly", "bot_id": world.bot, "instruction": "x", "every_s": 3600, "enabled": false });
+    let schedule = made(&world.api, "/api/schedules", &times).await?;
     let names = || [json!({ "name": "first" }), json!({ "name": "second" })];
     Ok(vec![
         (
@@ -49,6 +52,7 @@ async fn objects(world: &World) -> Result<Vec<(String, [Value; 2])>> {
         ),
         (format!("/api/resources/{}", bound.resource), names()),
         (format!("/api/roles/{role}"), names()),
+        (format!("/api/schedules/{schedule}"), names()),
         (format!("/api/bots/{}", world.bot), names()),
     ])
 }

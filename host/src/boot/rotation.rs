@@ -303,6 +303,10 @@ fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
             let (workspace, id, bot) = (workspace.parse().ok()?, id.parse().ok()?, bot.parse().ok()?);
             Some(journal::place_of_task(workspace, id, bot, TaskOrigin { session, parent, key }))
         }
+        (SealedColumn::Schedules, [id], [workspace, bot, name, created_at, updated_at]) => {
+            let (workspace, id, bot) = (workspace.parse().ok()?, id.parse().ok()?, bot.parse().ok()?);
+            Some(monstrum_agent::schedules::place(workspace, id, bot, (name, created_at, updated_at)))
+        }
         (SealedColumn::TaskSteps, [task, sequence], [workspace, kind, request, tool, effect]) => {
             let (workspace, task, sequence) = (workspace.parse().ok()?, task.parse().ok()?, sequence.parse().ok()?);
             Some(journal::place_of_step(workspace, task, sequence, StepRun { kind, request, tool, effect }))

@@ -13,6 +13,7 @@ pub(super) enum Noun {
     Bot,
     Resource,
     Role,
+    Schedule,
     Workspace,
 }
 
@@ -23,6 +24,7 @@ impl Noun {
             Noun::Bot => "bot",
             Noun::Resource => "resource",
             Noun::Role => "role",
+            Noun::Schedule => "schedule",
             Noun::Workspace => "workspace",
         }
     }
@@ -33,6 +35,7 @@ impl Noun {
             Noun::Bot => "bots",
             Noun::Resource => "resources",
             Noun::Role => "roles",
+            Noun::Schedule => "schedules",
             Noun::Workspace => "workspaces",
         }
     }

@@ -81,7 +81,7 @@ async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
     // and decides about no approval.
     assert_snapshot!(
         format!("{refused:?}"),
-        @r#"{"admin": 7, "bot": 33, "no key": 39, "operator": 24, "other bot": 39, "unknown key": 39}"#
+        @r#"{"admin": 7, "bot": 36, "no key": 42, "operator": 24, "other bot": 42, "unknown key": 42}"#
     );
     Ok(())
 }

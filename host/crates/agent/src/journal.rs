@@ -8,7 +8,7 @@ use monstrum_core::call_types::incoming::CallerKey;
 use monstrum_llm::AssistantMessage;
 use monstrum_store::{TaskRow, TaskStepKind, TaskStepRow};
 use monstrum_types::{
-    AppUser, BotId, CallOutcome, Code, KeyId, Labels, RequestId, SessionId, Status, TaskId, WorkspaceId,
+    AppUser, BotId, CallOutcome, Code, KeyId, Labels, RequestId, ScheduleId, SessionId, Status, TaskId, WorkspaceId,
 };
 use monstrum_vault::{AssociatedData, Vault, VaultError};
 use serde::de::DeserializeOwned;
@@ -96,6 +96,8 @@ pub enum Source {
         /// Whether the call waits for the answer. The task then ends with the call.
         waits: bool,
     },
+    /// A schedule. The task has no key.
+    Schedule { id: ScheduleId },
 }
 
 impl Source {
@@ -131,7 +133,7 @@ impl Source {
     pub fn waiting_call(&self) -> Option<RequestId> {
         match self {
             Source::Call { request, waits: true, .. } => Some(*request),
-            Source::Call { .. } | Source::Key { .. } => None,
+            Source::Call { .. } | Source::Key { .. } | Source::Schedule { .. } => None,
         }
     }
 }
@@ -417,6 +419,9 @@ mod tests {
         assert_eq!(open_task(&vault, &row).unwrap(), content);
         assert_eq!(content.source.key(Some(key.id)).unwrap().unwrap().hash, key.hash);
         assert_eq!(content.source.key(None).unwrap_err(), KeyError);
+        let schedule = Source::Schedule { id: ScheduleId::new() };
+        assert!(matches!(schedule.key(None), Ok(None)));
+        assert_eq!(schedule.key(Some(key.id)).unwrap_err(), KeyError);
         let edits: [fn(&mut TaskRow); 7] = [
             |row| row.id = TaskId::new(),
             |row| row.workspace_id = WorkspaceId::new(),

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use monstrum_api::bots::TaskLimits;
 use monstrum_api::tasks::NewTask;
 use monstrum_core::call_types::refusal::{Refusal, invalid_params};
 use monstrum_core::call_types::starts_tasks::{AskedTask, StartedTask, Starter, StartsTasks, TaskReport};
@@ -17,7 +16,7 @@ use monstrum_core::models;
 use monstrum_core::operations::OperationError;
 use monstrum_core::plugins::built_in::QUERY_MAX;
 use monstrum_store::{TaskRow, TaskStatus};
-use monstrum_types::{CallOutcome, Code, TaskId, WorkspaceId, with_causes};
+use monstrum_types::{CallOutcome, Code, Labels, TaskId, WorkspaceId, with_causes};
 use tokio::time::sleep;
 
 use crate::journal::{self, InTree, Source, TaskContent};
@@ -36,7 +35,7 @@ impl StartsTasks for Tasks {
         async move { self.begin_started(task, false).await }.boxed()
     }
 
-    fn query(self: Arc<Self>, task: StartedTask) -> BoxFuture<'static, Result<String, Refusal>> {
+    fn query(self: Arc<Self>, task: StartedTask) -> BoxFuture<'static, Result<(String, Labels), Refusal>> {
         async move {
             let workspace = task.workspace;
             let waiting = WaitingCall::register(&self.live, task.request);
@@ -58,8 +57,9 @@ impl StartsTasks for Tasks {
             if starter.is_some_and(|starter| starter_of(&content) != Some(starter)) {
                 return Ok(None);
             }
-            let TaskContent { result, message, .. } = content;
-            Ok(Some(TaskReport { status: row.status.as_str(), result, message }))
+            let TaskContent { result, message, labels, .. } = content;
+            let labels = labels.with(&row.labels);
+            Ok(Some(TaskReport { status: row.status.as_str(), result, message, labels }))
         }
         .boxed()
     }
@@ -68,13 +68,12 @@ impl StartsTasks for Tasks {
 impl Tasks {
     /// Starts the task of a call. `waits` says whether the call waits for the answer.
     async fn begin_started(&self, task: StartedTask, waits: bool) -> Result<TaskId, Refusal> {
-        let StartedTask { request, workspace, bot, key, links, parent, chat, instruction, params } = task;
+        let StartedTask { request, workspace, bot, key, links, parent, chat, labels, instruction, params } = task;
         let tree = parent.map(below).transpose()?;
         let app = &self.app;
         let (snapshot, now) = (app.policy.load(), app.clock.now());
         let row = &snapshot.bot(workspace, bot).ok_or_else(|| refused(&OperationError::not_found("bot")))?.row;
-        let limits = TaskLimits::default();
-        let input = NewTask { instruction, params, session_id: None, chat: None, narrow: None, limits };
+        let input = NewTask { params, ..NewTask::of(instruction) };
         let mut limits = checked(&input, &limits_of(row)).map_err(|error| of_input(error, waits))?;
         models::candidates(&snapshot, workspace, bot, now)
             .map_err(|error| refused(&OperationError::conflict(error.to_string())))?;
@@ -85,7 +84,7 @@ impl Tasks {
         let mut content = TaskContent::new(input.instruction, limits, source);
         content.params = input.params;
         content.links = links.iter().map(TaskLink::of_call).collect();
-        (content.chat, content.tree) = (chat, tree);
+        (content.chat, content.tree, content.labels) = (chat, tree, labels);
         let (key, parent) = (key.map(|key| key.id), parent.map(|parent| parent.task));
         let begun = self.begin(Beginning { workspace, bot, key, parent, session: None, content }).await;
         Ok(begun.map_err(|error| refused(&error))?.id)
@@ -112,10 +111,10 @@ impl Tasks {
     }
 
     /// Returns the answer of a task that has ended, or why it has none.
-    fn answer(&self, row: &TaskRow) -> Result<String, Refusal> {
+    fn answer(&self, row: &TaskRow) -> Result<(String, Labels), Refusal> {
         let content = journal::open_task(&self.app.vault, row).map_err(|error| refused(&internal(error)))?;
         match (row.status, content.result, content.message) {
-            (TaskStatus::Completed, Some(result), _) => Ok(result),
+            (TaskStatus::Completed, Some(result), _) => Ok((result, content.labels.with(&row.labels))),
             (TaskStatus::Cancelled, ..) => {
                 let message = "the task of the bot was cancelled before it had an answer";
                 Err(Box::new(CallOutcome::error(Code::Cancelled, message)))

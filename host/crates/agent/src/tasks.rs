@@ -29,23 +29,26 @@ use crate::journal::{self, JournalError, Limits, Source, StepContent, TaskConten
 use crate::links::TaskLink;
 use crate::live::LiveTasks;
 use crate::output;
+use crate::schedules::Schedules;
 
 /// The maximum size of an instruction, in bytes.
-const INSTRUCTION_BYTES_MAX: usize = 64 << 10;
+pub(crate) const INSTRUCTION_BYTES_MAX: usize = 64 << 10;
 /// The maximum size of the parameters of a task, in bytes of JSON.
 const PARAMS_BYTES_MAX: usize = 256 << 10;
 /// The limits of a task whose bot and whose caller set none: enough for most work, and too little to run for a day by
 /// mistake.
-const STEPS: u32 = 50;
-const WALL_S: u32 = 3600;
+pub(crate) const STEPS: u32 = 50;
+pub(crate) const WALL_S: u32 = 3600;
 /// The maximum number of tasks of a workspace that have not ended.
 const UNENDED_MAX: i64 = 1000;
+/// The maximum numbers for a task that belongs to no tree.
+pub(crate) const TASKS_MAX: TasksMax = TasksMax { of_workspace: UNENDED_MAX, of_tree: None };
 /// The maximum number of tasks that start each other, so that a bot that gives tasks comes to an end.
 const TREE_MAX: i64 = 32;
 /// The time in seconds after which a session without a new task has expired, if its bot sets no other.
 const SESSION_IDLE_S: i64 = 24 * 3600;
 /// The app of the conversations that tasks have for themselves.
-const OWN_APP: &str = "task";
+pub(crate) const OWN_APP: &str = "task";
 /// Why a session has no second task.
 const BUSY: &str = "the session has a task that has not ended; wait for its end";
 /// The maximum number of steps and of tasks that are read at once. One record can have several MiB.
@@ -87,6 +90,12 @@ impl Tasks {
     #[must_use]
     pub fn new(app: Arc<App>, engine: Arc<dyn Engine>, live: Arc<LiveTasks>) -> Tasks {
         Tasks { app, engine, live, closed: CancellationToken::new() }
+    }
+
+    /// Returns the schedules of the host.
+    #[must_use]
+    pub fn schedules(&self) -> Schedules {
+        Schedules::new(Arc::clone(&self.app), Arc::clone(&self.engine))
     }
 
     /// Ends the streams of all listeners, because the host stops.
@@ -156,43 +165,20 @@ impl Tasks {
         if let Some(SessionRow { app_id, user_id, chat_id, .. }) = of {
             content.chat = Some(Chat { app_id, user_id, chat_id });
         }
-        let mut row = TaskRow {
-            id: TaskId::new(),
-            workspace_id: workspace,
-            bot_id: bot,
-            session_id,
-            parent_id: parent,
-            status: TaskStatus::Queued,
-            code: None,
-            key_id: key,
-            steps: 0,
-            input_tokens: 0,
-            output_tokens: 0,
-            created_at: now,
-            started_at: None,
-            cancelled_at: None,
-            ended_at: None,
-            waiting_for: None,
-            waiting_since: None,
-            waited_ms: 0,
-            labels: content.labels.clone(),
-            sealed: String::new(),
-        };
+        let mut row = new_row((workspace, bot), session_id, now);
+        (row.parent_id, row.key_id, row.labels) = (parent, key, content.labels.clone());
         row.sealed = journal::seal_task(&app.vault, &row, &content).map_err(internal)?;
         let key = WakeKey::new(WakeKind::Task, row.id).map_err(|error| OperationError::Internal(error.into()))?;
         // This host runs the task, because only this host can stream it to the caller.
         let wake = self.engine.reserve(key, workspace);
-        let max = TasksMax { of_workspace: UNENDED_MAX, of_tree: content.tree.map(|tree| (tree.root, TREE_MAX)) };
+        let max = TasksMax { of_tree: content.tree.map(|tree| (tree.root, TREE_MAX)), ..TASKS_MAX };
         match app.store.insert_task(&row, new.as_deref(), &wake, max).await? {
             InsertedTask::Inserted => {}
             InsertedTask::Busy => {
                 return Err(OperationError::conflict(BUSY));
             }
             InsertedTask::NoSession => return Err(OperationError::conflict("the session has expired or was deleted")),
-            InsertedTask::Full => {
-                let message = "the workspace has too many tasks that have not ended; try again later";
-                return Err(OperationError::Busy(message.to_owned()));
-            }
+            InsertedTask::Full => return Err(full()),
             InsertedTask::TreeFull => {
                 let message = format!("the tasks that have started each other are {TREE_MAX}, which is the maximum");
                 return Err(OperationError::OverLimit(message));
@@ -411,9 +397,7 @@ impl Tasks {
     }
 
     fn shown(&self, row: &TaskRow, content: TaskContent) -> Task {
-        let TaskContent { instruction, result, message, labels, .. } = content;
-        let waiting_for = self.waiting_for(row);
-        Task { waiting_for, ..task(row, (instruction, result, message), labels) }
+        Task { waiting_for: self.waiting_for(row), ..shown(row, content) }
     }
 
     fn step(&self, row: &TaskStepRow) -> Result<TaskStep, OperationError> {
@@ -470,8 +454,50 @@ pub(crate) fn visible_bot(caller: &Caller, asked: Option<BotId>) -> Option<Optio
     asked.is_none_or(|asked| asked == own).then_some(Some(own))
 }
 
+/// Returns the error of a workspace that has too many tasks.
+pub(crate) fn full() -> OperationError {
+    OperationError::Busy("the workspace has too many tasks that have not ended; try again later".to_owned())
+}
+
+/// Returns the row of a new task, which no key and no task has started, without its record.
+pub(crate) fn new_row(
+    (workspace_id, bot_id): (WorkspaceId, BotId),
+    session_id: Option<SessionId>,
+    created_at: UtcMillis,
+) -> TaskRow {
+    TaskRow {
+        id: TaskId::new(),
+        workspace_id,
+        bot_id,
+        session_id,
+        parent_id: None,
+        status: TaskStatus::Queued,
+        code: None,
+        key_id: None,
+        steps: 0,
+        input_tokens: 0,
+        output_tokens: 0,
+        created_at,
+        started_at: None,
+        cancelled_at: None,
+        ended_at: None,
+        waiting_for: None,
+        waiting_since: None,
+        waited_ms: 0,
+        labels: Labels::none(),
+        sealed: String::new(),
+    }
+}
+
 pub(crate) fn internal(error: JournalError) -> OperationError {
     OperationError::Internal(error.into())
+}
+
+/// Returns a task as the API shows it, without what it waits for.
+pub(crate) fn shown(row: &TaskRow, content: TaskContent) -> Task {
+    let narrow = content.narrow().cloned();
+    let TaskContent { instruction, result, message, labels, .. } = content;
+    Task { narrow, ..task(row, (instruction, result, message), labels) }
 }
 
 fn task(

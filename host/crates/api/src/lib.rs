@@ -35,6 +35,7 @@ pub mod resources;
 pub mod roles;
 pub mod sandbox_files;
 pub mod sandboxes;
+pub mod schedules;
 pub mod search;
 pub mod sessions;
 pub mod tasks;

@@ -16,7 +16,7 @@ pub mod bots;
 pub mod budgets;
 mod caller;
 pub mod calls;
-mod change;
+pub mod change;
 pub mod console;
 pub mod conversations;
 pub mod credentials;

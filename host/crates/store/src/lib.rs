@@ -40,6 +40,7 @@ mod resources;
 mod roles;
 mod rows;
 mod sandboxes;
+mod schedules;
 mod sealed;
 mod tasks;
 mod trust;
@@ -88,6 +89,10 @@ pub use rows::{
 };
 pub use sandboxes::{
     RunningSandboxes, SandboxFilter, SandboxOutputRow, SandboxOutputsMax, SandboxRow, SandboxSettled, SandboxStatus,
+};
+pub use schedules::{
+    FiredSchedule, InsertedSchedule, RunningSchedule, ScheduleFiring, ScheduleRow, ScheduleRun, ScheduleRunStatus,
+    ScheduledTask, SchedulesMax,
 };
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
 pub use tasks::{

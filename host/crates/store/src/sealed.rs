@@ -25,6 +25,8 @@ pub enum SealedColumn {
     Tasks,
     /// The steps of tasks.
     TaskSteps,
+    /// What schedules do.
+    Schedules,
     /// The data of events.
     Events,
     /// The keys of the instance, such as the audit keys.
@@ -71,7 +73,7 @@ struct Statements {
 impl SealedColumn {
     /// All columns, in the order of a rotation. The keys of the instance are last because a host uses them to check
     /// its master key at startup: once they are resealed, all other columns are resealed as well.
-    pub const ALL: [SealedColumn; 10] = [
+    pub const ALL: [SealedColumn; 11] = [
         SealedColumn::Credentials,
         SealedColumn::IdempotencyAnswers,
         SealedColumn::OauthClientSecrets,
@@ -80,6 +82,7 @@ impl SealedColumn {
         SealedColumn::SandboxOutputs,
         SealedColumn::Tasks,
         SealedColumn::TaskSteps,
+        SealedColumn::Schedules,
         SealedColumn::Events,
         SealedColumn::InstanceKeys,
     ];
@@ -100,6 +103,7 @@ impl SealedColumn {
             SealedColumn::SandboxOutputs => &SANDBOX_OUTPUTS,
             SealedColumn::Tasks => &TASKS,
             SealedColumn::TaskSteps => &TASK_STEPS,
+            SealedColumn::Schedules => &SCHEDULES,
             SealedColumn::Events => &EVENTS,
             SealedColumn::InstanceKeys => &INSTANCE_KEYS,
         }
@@ -218,6 +222,20 @@ const TASK_STEPS: Statements = Statements {
     count: "select count(*) as value from task_steps",
     out_of_reach: "select count(*) as value from task_steps \
                    where ((task_id, cast(sequence as text)) > ('', '')) is not true",
+};
+
+const SCHEDULES: Statements = Statements {
+    table: "schedules",
+    column: "sealed",
+    key: &["id"],
+    bound: &["workspace_id", "bot_id", "name", "created_at", "updated_at"],
+    page: "select id, workspace_id, bot_id, name, cast(created_at as text) as created_at, \
+           cast(updated_at as text) as updated_at, sealed from schedules \
+           where id > $1 order by id limit $2",
+    replace: "update schedules set sealed = $1 where sealed = $2 and id = $3",
+    has_key_version: false,
+    count: "select count(*) as value from schedules",
+    out_of_reach: "select count(*) as value from schedules where (id > '') is not true",
 };
 
 const EVENTS: Statements = Statements {

@@ -239,35 +239,50 @@ impl Store {
     ) -> Result<InsertedTask, StoreError> {
         let inserted = retry!(async {
             let mut session = self.db.write().await?;
-            let unended: Option<i64> = session.one(UNENDED_OF_WORKSPACE, args![row.workspace_id]).await?;
-            if unended.unwrap_or(i64::MAX) >= max.of_workspace {
-                return Ok(InsertedTask::Full);
+            let inserted = self.write_task(&mut session, row, new, wake, max).await?;
+            if inserted == InsertedTask::Inserted {
+                session.commit().await?;
             }
-            if let Some((root, tasks_max)) = max.of_tree {
-                let of_tree: Option<i64> = session.one(OF_TREE, args![root, row.workspace_id]).await?;
-                if of_tree.unwrap_or(i64::MAX) >= tasks_max {
-                    return Ok(InsertedTask::TreeFull);
-                }
-            }
-            match new {
-                Some(new) => sessions::begin(&mut session, new).await?,
-                None if row.session_id.is_some() && !sessions::touch(&mut session, row).await? => {
-                    return Ok(InsertedTask::NoSession);
-                }
-                None => {}
-            }
-            let wake = self.timed(&mut session, wake).await?;
-            if !row.insert(&mut session).await? || !wake.write(&mut session).await? {
-                return Err(StoreError::UnknownReference);
-            }
-            session.commit().await?;
-            Ok(InsertedTask::Inserted)
+            Ok(inserted)
         });
         match inserted {
             // The unique indexes of open sessions and of tasks that have not ended.
             Err(StoreError::Conflict { .. }) => Ok(InsertedTask::Busy),
             inserted => inserted,
         }
+    }
+
+    /// Writes a task in a transaction, which must not be committed unless the task is inserted.
+    pub(crate) async fn write_task(
+        &self,
+        session: &mut Session,
+        row: &TaskRow,
+        new: Option<&NewSession>,
+        wake: &NewWake,
+        max: TasksMax,
+    ) -> Result<InsertedTask, StoreError> {
+        let unended: Option<i64> = session.one(UNENDED_OF_WORKSPACE, args![row.workspace_id]).await?;
+        if unended.unwrap_or(i64::MAX) >= max.of_workspace {
+            return Ok(InsertedTask::Full);
+        }
+        if let Some((root, tasks_max)) = max.of_tree {
+            let of_tree: Option<i64> = session.one(OF_TREE, args![root, row.workspace_id]).await?;
+            if of_tree.unwrap_or(i64::MAX) >= tasks_max {
+                return Ok(InsertedTask::TreeFull);
+            }
+        }
+        match new {
+            Some(new) => sessions::begin(session, new).await?,
+            None if row.session_id.is_some() && !sessions::touch(session, row).await? => {
+                return Ok(InsertedTask::NoSession);
+            }
+            None => {}
+        }
+        let wake = self.timed(session, wake).await?;
+        if !row.insert(session).await? || !wake.write(session).await? {
+            return Err(StoreError::UnknownReference);
+        }
+        Ok(InsertedTask::Inserted)
     }
 
     /// Returns the task with this id in the workspace.

@@ -199,6 +199,11 @@ pub(crate) async fn end_turn(
 }
 
 impl Store {
+    /// Returns the current time for wakes, which decides whether an object is due.
+    pub async fn wake_time(&self, now: UtcMillis) -> Result<UtcMillis, StoreError> {
+        if self.is_shared() { self.db.read().await?.now().await } else { Ok(now) }
+    }
+
     /// Returns the current time for wakes: by the clock of the database with PostgreSQL, and `now` with SQLite.
     async fn time_of_wakes(&self, session: &mut Session, now: UtcMillis) -> Result<UtcMillis, StoreError> {
         if self.is_shared() { session.now().await } else { Ok(now) }

@@ -152,6 +152,7 @@ uuid_id!(/** A budget of a workspace, a bot or users. */ BudgetId, "budget id");
 uuid_id!(/** A reservation: the most that a running round can cost. */ ReservationId, "reservation id");
 uuid_id!(/** A tool that the server or the agent behind a resource declares. */ ResourceToolId, "resource tool id");
 uuid_id!(/** A task: the work of a bot on one instruction. */ TaskId, "task id");
+uuid_id!(/** A schedule: times at which a bot starts a task. */ ScheduleId, "schedule id");
 uuid_id!(/** A session: the tasks of one conversation. */ SessionId, "session id");
 uuid_id!(/** An event: something that happened, and that can start work. */ EventId, "event id");
 uuid_id!(/** A claim: the right of one host to run one turn. Each claim has a new id. */ WakeClaimId, "claim id");

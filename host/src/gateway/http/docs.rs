@@ -60,6 +60,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "bindings", description = "The resources that a bot may use, with permissions and limits"),
         (name = "tools", description = "Listing, checking and calling the tools of a bot"),
         (name = "tasks", description = "What bots do by themselves with a model"),
+        (name = "schedules", description = "The times at which bots start tasks"),
         (name = "sessions", description = "The tasks of conversations"),
         (name = "approvals", description = "Decisions of people about calls that gates hold back"),
         (name = "mcp", description = "The tools of a bot for clients of the Model Context Protocol"),
@@ -129,8 +130,13 @@ const TRANSLATED: [&str; 12] = [
 
 /// The routes of objects with a version. Their GET and PATCH answer with `ETag`, and their PATCH and DELETE read
 /// `If-Match`.
-const VERSIONED: [&str; 4] =
-    ["/api/bots/{id}", "/api/bots/{id}/resources/{binding_id}", "/api/resources/{id}", "/api/roles/{id}"];
+const VERSIONED: [&str; 5] = [
+    "/api/bots/{id}",
+    "/api/bots/{id}/resources/{binding_id}",
+    "/api/resources/{id}",
+    "/api/roles/{id}",
+    "/api/schedules/{id}",
+];
 
 /// Describes the headers `ETag` and `If-Match` of the routes of [`VERSIONED`].
 fn describe_versions(openapi: &mut utoipa::openapi::OpenApi) {
@@ -387,6 +393,13 @@ mod tests {
         POST /api/resources/{id}/tools/approve
         POST /api/resources/{id}/tools/discover
         POST /api/resources/{id}/tools/reject
+        GET /api/schedules
+        POST /api/schedules
+        GET /api/schedules/{id}
+        PATCH /api/schedules/{id}
+        DELETE /api/schedules/{id}
+        POST /api/schedules/{id}/fire
+        POST /api/schedules/preview
         DELETE /api/sessions/{id}
         DELETE /api/tasks/{id}
         GET /api/bots/{id}/tasks

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use monstrum_api::tools::Chat;
-use monstrum_types::{AppUser, BotId, RequestId, TaskId, WorkspaceId};
+use monstrum_types::{AppUser, BotId, Labels, RequestId, TaskId, WorkspaceId};
 use serde_json::Value;
 
 use crate::call_types::incoming::CallerKey;
@@ -28,6 +28,8 @@ pub struct StartedTask {
     pub parent: Option<TaskPosition>,
     /// The conversation for which the call is made.
     pub chat: Option<Chat>,
+    /// The labels of what the caller has read.
+    pub labels: Labels,
     pub instruction: String,
     pub params: Option<Value>,
 }
@@ -66,6 +68,8 @@ pub struct TaskReport {
     pub status: &'static str,
     pub result: Option<String>,
     pub message: Option<String>,
+    /// The labels of what the task has read.
+    pub labels: Labels,
 }
 
 /// Starts tasks of bots. The stages of a call must not depend on the runner of tasks, which implements it.
@@ -73,8 +77,9 @@ pub trait StartsTasks: Send + Sync {
     /// Starts a task and returns its id.
     fn execute(self: Arc<Self>, task: StartedTask) -> BoxFuture<'static, Result<TaskId, Refusal>>;
 
-    /// Starts a task and waits for its answer. If the future is dropped before, the task is cancelled.
-    fn query(self: Arc<Self>, task: StartedTask) -> BoxFuture<'static, Result<String, Refusal>>;
+    /// Starts a task and waits for its answer, with the labels of what the task has read. If the future is dropped before,
+    /// the task is cancelled.
+    fn query(self: Arc<Self>, task: StartedTask) -> BoxFuture<'static, Result<(String, Labels), Refusal>>;
 
     /// Reports about a task. Returns `None` if there is no such task of the bot, or if another starter has started it.
     fn report(self: Arc<Self>, asked: AskedTask) -> BoxFuture<'static, Result<Option<TaskReport>, Refusal>>;

@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::audit;
 
 /// A change that an operation is about to make.
-pub(super) struct Change {
+pub struct Change {
     what: &'static str,
     object: String,
     bot: Option<BotId>,
@@ -24,23 +24,23 @@ pub(super) struct Change {
 impl Change {
     /// Creates a change. `what` is a noun and a verb, such as `role.update`; `object` is the id or the name of the
     /// changed object.
-    pub(super) fn new(what: &'static str, object: &(impl ToString + ?Sized)) -> Change {
+    pub fn new(what: &'static str, object: &(impl ToString + ?Sized)) -> Change {
         let (before, after) = (Value::Null, Value::Null);
         Change { what, object: object.to_string(), bot: None, resource: None, before, after, expected: Expected::Any }
     }
 
     /// Sets the state before the change as the API shows it, which never includes a secret.
-    pub(super) fn from(self, before: &impl Serialize) -> Change {
+    pub fn from(self, before: &impl Serialize) -> Change {
         Change { before: shown(before), ..self }
     }
 
     /// Sets the state after the change.
-    pub(super) fn to(self, after: &impl Serialize) -> Change {
+    pub fn to(self, after: &impl Serialize) -> Change {
         Change { after: shown(after), ..self }
     }
 
     /// Sets the bot whose permissions change.
-    pub(super) fn of_bot(self, bot: impl Into<Option<BotId>>) -> Change {
+    pub fn of_bot(self, bot: impl Into<Option<BotId>>) -> Change {
         Change { bot: bot.into(), ..self }
     }
 
@@ -107,7 +107,7 @@ impl Change {
 
     /// Records the change, makes it by running `work`, and records the outcome. If the first record cannot be written,
     /// `work` does not run.
-    pub(super) async fn record<T>(
+    pub async fn record<T>(
         self,
         app: &App,
         caller: &Caller,
@@ -149,7 +149,7 @@ pub(super) fn set<T>(field: &mut T, named: Option<T>) {
 
 /// Returns the time of a change to an object that last changed at `before`. The returned time is always later than
 /// `before`, so that the two versions have different times.
-pub(super) fn changed_at(app: &App, before: UtcMillis) -> UtcMillis {
+pub fn changed_at(app: &App, before: UtcMillis) -> UtcMillis {
     later_than(before, app.clock.now())
 }
 

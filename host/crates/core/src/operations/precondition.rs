@@ -16,7 +16,7 @@ pub enum Expected {
 
 impl Expected {
     /// Refuses a change of an object that has another version.
-    pub(super) fn check(&self, version: UtcMillis) -> Result<(), OperationError> {
+    pub fn check(&self, version: UtcMillis) -> Result<(), OperationError> {
         match self {
             Expected::Any => Ok(()),
             Expected::OneOf(versions) if versions.contains(&version) => Ok(()),
@@ -25,7 +25,7 @@ impl Expected {
     }
 
     /// Returns the error for an object that was changed after its version was checked.
-    pub(super) fn changed_meanwhile(&self) -> OperationError {
+    pub fn changed_meanwhile(&self) -> OperationError {
         match self {
             Expected::Any => OperationError::changed_meanwhile(),
             Expected::OneOf(_) => OperationError::PreconditionFailed,

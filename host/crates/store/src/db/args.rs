@@ -9,7 +9,8 @@ use sqlx::sqlite::SqliteArguments;
 
 use super::{ColumnValue, Row};
 use crate::{
-    ApprovalKind, ApprovalStatus, AuditKind, BudgetSubject, FlowStatus, OwnedKind, StoreError, TaskStatus, TaskStepKind,
+    ApprovalKind, ApprovalStatus, AuditKind, BudgetSubject, FlowStatus, OwnedKind, ScheduleRunStatus, StoreError,
+    TaskStatus, TaskStepKind,
 };
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
@@ -200,6 +201,7 @@ ids!(
     ApprovalId,
     ResourceToolId,
     TaskId,
+    ScheduleId,
     SessionId,
     EventId,
     WakeClaimId,
@@ -240,6 +242,7 @@ stored_as_word!(
     KeyKind,
     OwnedKind,
     PinStatus,
+    ScheduleRunStatus,
     TaskStatus,
     TaskStepKind
 );

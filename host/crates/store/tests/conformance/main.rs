@@ -25,6 +25,7 @@ mod rotated;
 mod row_key;
 mod rows;
 mod sandboxes;
+mod schedules;
 mod sealed;
 mod spans;
 mod sqlite;
@@ -240,6 +241,14 @@ cases! {
         the_claim_of_a_new_task_follows_the_clock_for_wakes,
         a_session_is_deleted_with_the_sandbox_that_no_open_session_uses,
         conversations_are_deleted_unless_a_task_of_them_runs,
+    }
+    schedules {
+        schedules_are_inserted_changed_listed_and_deleted,
+        a_planned_time_fires_once,
+        of_two_hosts_one_fires,
+        the_end_of_a_task_counts_for_its_schedule,
+        a_firing_waits_starts_or_fails,
+        a_person_fires_beside_the_planned_times,
     }
     outputs {
         outputs_are_listed_from_the_newest,

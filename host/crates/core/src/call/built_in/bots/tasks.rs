@@ -8,7 +8,7 @@ use std::sync::Arc;
 use monstrum_api::tools::Chat;
 use monstrum_guardian::Permit;
 use monstrum_runtime::RESULT_BYTES_MAX;
-use monstrum_types::{BotId, CallOutcome, Code, InputError, JsonText, Status, TaskId};
+use monstrum_types::{BotId, CallOutcome, Code, InputError, JsonText, Labels, Status, TaskId};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -54,14 +54,15 @@ pub(super) async fn run(
     let call = execution.call;
     let ran = async {
         let (bot, links) = (child_calls.bot(), child_calls.links());
+        let carried = || call.labels().carried().clone();
         match permit.tool() {
             EXECUTE_TASK => {
                 let Instruction { instruction, params } = read(permit.params())?;
-                execute(tasks, started(execution, bot, links, (instruction, params))?).await
+                execute(tasks, started(execution, (bot, links), carried(), (instruction, params))?).await
             }
             QUERY => {
                 let Question { question } = read(permit.params())?;
-                query(tasks, execution, started(execution, bot, links, (question, None))?).await
+                query(tasks, execution, started(execution, (bot, links), carried(), (question, None))?).await
             }
             TASK_STATUS => {
                 let Asked { task_id } = read(permit.params())?;
@@ -91,11 +92,11 @@ pub(super) async fn run_function(
             let Of { bot_id, rest: Instruction { instruction, params } } =
                 read_only(params, &["instruction", "params"])?;
             known(execution, bot_id)?;
-            execute(tasks, started(execution, bot_id, &[], (instruction, params))?).await
+            execute(tasks, started(execution, (bot_id, &[]), Labels::none(), (instruction, params))?).await
         } else if function == ask {
             let Of { bot_id, rest: Question { question } } = read_only(params, &["question"])?;
             known(execution, bot_id)?;
-            query(tasks, execution, started(execution, bot_id, &[], (question, None))?).await
+            query(tasks, execution, started(execution, (bot_id, &[]), Labels::none(), (question, None))?).await
         } else if function == status {
             let Of { bot_id, rest: Asked { task_id } } = read_only(params, &["task_id"])?;
             known(execution, bot_id)?;
@@ -129,8 +130,8 @@ fn known(execution: &Execution<'_>, bot: BotId) -> Result<(), Refusal> {
 /// the token.
 fn started(
     execution: &Execution<'_>,
-    bot: BotId,
-    links: &[Link],
+    (bot, links): (BotId, &[Link]),
+    labels: Labels,
     (instruction, params): (String, Option<Value>),
 ) -> Result<StartedTask, Refusal> {
     let call = execution.call;
@@ -149,6 +150,7 @@ fn started(
         links: links.to_vec(),
         parent: call.task().map(|task| task.lease.position()),
         chat: chat.map_err(|error| unavailable(&format!("the conversation of the call cannot be read: {error}")))?,
+        labels,
         instruction,
         params,
     })
@@ -168,7 +170,8 @@ async fn query(
     if let Some(of_call) = execution.call.task() {
         of_call.lease.give_place();
     }
-    let answer = tasks.query(task).await?;
+    let (answer, labels) = tasks.query(task).await?;
+    execution.call.labels().has_read(&labels);
     Ok(sized(&json!({ "answer": answer })))
 }
 
@@ -182,7 +185,8 @@ async fn report(
     let not_found = || invalid("/task_id", "the other bot has no such task from you");
     let id: TaskId = task.parse().map_err(|_| not_found())?;
     let asked = AskedTask { workspace: execution.call.workspace(), bot, id, starter };
-    let TaskReport { status, result, message } = tasks.report(asked).await?.ok_or_else(not_found)?;
+    let TaskReport { status, result, message, labels } = tasks.report(asked).await?.ok_or_else(not_found)?;
+    execution.call.labels().has_read(&labels);
     let mut shown = json!({ "status": status });
     for (name, text) in [("result", result), ("message", message)] {
         if let Some(text) = text {

@@ -1,0 +1,57 @@
+//! Schedules: the times at which bots start tasks.
+//!
+//! timing.rs computes times, plan.rs decides what a turn does, firing.rs runs the turns, and operations.rs has what people
+//! do with schedules. A schedule has no rights: its tasks have those of their bot, of that moment.
+
+mod ended;
+mod firing;
+mod input;
+mod operations;
+mod plan;
+mod record;
+mod task;
+mod timing;
+
+use std::sync::Arc;
+
+use monstrum_core::app::App;
+use monstrum_engine::Engine;
+use monstrum_store::{NewWake, ScheduleRow};
+use monstrum_types::{ScheduleId, UtcMillis, WakeKey, WakeKind, WorkspaceId};
+
+pub use ended::TasksOfSchedules;
+pub use firing::ScheduleTurns;
+pub use record::place;
+
+use self::plan::delay_ms;
+use self::record::{Record, RecordError};
+
+/// The schedules of a host.
+#[derive(Clone)]
+pub struct Schedules {
+    app: Arc<App>,
+    engine: Arc<dyn Engine>,
+}
+
+impl Schedules {
+    /// Creates the schedules of the host `app`.
+    #[must_use]
+    pub fn new(app: Arc<App>, engine: Arc<dyn Engine>) -> Schedules {
+        Schedules { app, engine }
+    }
+
+    fn open(&self, row: &ScheduleRow) -> Result<Record, RecordError> {
+        Record::open(&self.app.vault, row)
+    }
+}
+
+/// Returns the wake of a schedule.
+fn wake(workspace_id: WorkspaceId, id: ScheduleId, due_at: UtcMillis) -> NewWake {
+    let key = WakeKey::new(WakeKind::Schedule, id).expect("an id has only characters of keys");
+    NewWake { key, workspace_id, due_at, claim: None }
+}
+
+/// Returns the time of the turn for a planned time: the schedule's own delay comes on top.
+fn due_at(row: &ScheduleRow, record: &Record) -> Option<UtcMillis> {
+    row.next_at.map(|planned| planned.plus_ms(delay_ms(row.id, planned, record.jitter_s)))
+}

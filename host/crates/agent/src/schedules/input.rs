@@ -1,0 +1,207 @@
+//! The checks of new and changed schedules.
+
+use monstrum_api::schedules::{MadeBy, NewSchedule, ScheduleChange, SchedulePreview};
+use monstrum_core::operations::{Caller, InputErrors, OperationError, narrow};
+use monstrum_types::UtcMillis;
+
+use super::record::Record;
+use super::timing::{Timing, When};
+use crate::tasks::INSTRUCTION_BYTES_MAX;
+
+/// The time zone of a schedule that names none.
+const UTC: &str = "UTC";
+/// The maximum length of a name, as for bots and resources.
+const NAME_CHARS_MAX: usize = 128;
+/// The maximum delay of a firing in seconds.
+const JITTER_S_MAX: u32 = 3600;
+
+/// Returns the record of a new schedule, checked as far as the times are not.
+pub(super) fn record(caller: &Caller, new: NewSchedule, now: UtcMillis) -> Result<Record, OperationError> {
+    let NewSchedule { name, instruction, cron, every_s, at, timezone, overlap, missed, jitter_s, .. } = new;
+    let when = one_of((cron, every_s, at))?;
+    let when = when.ok_or_else(|| OperationError::invalid_at("", "one of cron, every_s and at is required"))?;
+    let record = Record {
+        instruction,
+        when,
+        timezone: timezone.unwrap_or_else(|| UTC.to_owned()),
+        overlap,
+        missed,
+        jitter_s,
+        narrow: new.narrow,
+        enabled: new.enabled,
+        made_by: MadeBy { kind: "key".to_owned(), id: caller.key.to_string() },
+    };
+    check(&name, &record)?;
+    first(&record, now)?;
+    Ok(record)
+}
+
+/// Changes the name and the record of a schedule. Returns whether the next time has to be computed anew.
+pub(super) fn change(
+    (name, record): (&mut String, &mut Record),
+    change: ScheduleChange,
+    now: UtcMillis,
+) -> Result<bool, OperationError> {
+    let when = one_of((change.cron, change.every_s, change.at))?;
+    let is_enabled = change.enabled == Some(true);
+    let is_new = when.is_some() || change.timezone.is_some() || is_enabled;
+    set(name, change.name);
+    set(&mut record.instruction, change.instruction);
+    set(&mut record.when, when);
+    set(&mut record.timezone, change.timezone.map(|zone| zone.unwrap_or_else(|| UTC.to_owned())));
+    set(&mut record.overlap, change.overlap.map(Option::unwrap_or_default));
+    set(&mut record.missed, change.missed.map(Option::unwrap_or_default));
+    set(&mut record.jitter_s, change.jitter_s.map(Option::unwrap_or_default));
+    set(&mut record.narrow, change.narrow);
+    set(&mut record.enabled, change.enabled);
+    check(name, record)?;
+    if is_new {
+        first(record, now)?;
+    }
+    Ok(is_new)
+}
+
+/// Returns the times of a preview.
+pub(super) fn preview(input: SchedulePreview) -> Result<Timing, OperationError> {
+    let SchedulePreview { cron, every_s, timezone } = input;
+    let when = one_of((cron, every_s, None))?;
+    let when = when.ok_or_else(|| OperationError::invalid_at("", "one of cron and every_s is required"))?;
+    timing(&when, timezone.as_deref().unwrap_or(UTC))
+}
+
+/// Returns the first time of a schedule. A schedule that never fires is invalid.
+pub(super) fn first(record: &Record, now: UtcMillis) -> Result<UtcMillis, OperationError> {
+    let timing = timing(&record.when, &record.timezone)?;
+    timing.first(now).ok_or_else(|| match &record.when {
+        When::At(_) => OperationError::invalid_at("/at", "must be in the future"),
+        When::Cron(_) | When::EveryS(_) => OperationError::invalid_at("/cron", "no time matches the pattern"),
+    })
+}
+
+fn timing(when: &When, timezone: &str) -> Result<Timing, OperationError> {
+    Timing::new(when, timezone).map_err(|error| OperationError::invalid_at(error.field, error.message))
+}
+
+fn one_of(
+    (cron, every_s, at): (Option<String>, Option<u32>, Option<UtcMillis>),
+) -> Result<Option<When>, OperationError> {
+    let times = [cron.map(When::Cron), every_s.map(When::EveryS), at.map(When::At)];
+    let mut given = times.into_iter().flatten();
+    let first = given.next();
+    match given.next() {
+        None => Ok(first),
+        Some(second) => {
+            let path = if matches!(second, When::At(_)) { "/at" } else { "/every_s" };
+            Err(OperationError::invalid_at(path, "a schedule has only one of cron, every_s and at"))
+        }
+    }
+}
+
+fn check(name: &str, record: &Record) -> Result<(), OperationError> {
+    let mut errors = InputErrors::default();
+    if name.trim().is_empty() {
+        errors.add("/name", "must not be empty");
+    } else if name.chars().count() > NAME_CHARS_MAX {
+        errors.add("/name", format!("must have at most {NAME_CHARS_MAX} characters"));
+    } else if name.chars().any(char::is_control) {
+        errors.add("/name", "must not contain control characters");
+    }
+    let bytes = record.instruction.len();
+    if record.instruction.trim().is_empty() {
+        errors.add("/instruction", "must not be empty");
+    } else if bytes > INSTRUCTION_BYTES_MAX {
+        errors.add("/instruction", format!("must have at most {INSTRUCTION_BYTES_MAX} bytes, but has {bytes}"));
+    }
+    if record.jitter_s > JITTER_S_MAX {
+        errors.add("/jitter_s", format!("must be at most {JITTER_S_MAX} seconds"));
+    }
+    if let When::EveryS(every_s) = record.when
+        && record.jitter_s > 0
+        && record.jitter_s >= every_s
+    {
+        errors.add("/jitter_s", "must be less than every_s");
+    }
+    if let Err(error) = record.timing() {
+        errors.add(error.field, error.message);
+    }
+    errors.check()?;
+    record.narrow.as_ref().map_or(Ok(()), |given| narrow::check("/narrow", given))
+}
+
+fn set<T>(field: &mut T, named: Option<T>) {
+    if let Some(value) = named {
+        *field = value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NOW: UtcMillis = UtcMillis(1_767_225_600_000);
+
+    fn kept() -> (String, Record) {
+        let record = Record {
+            instruction: "Look.".to_owned(),
+            when: When::EveryS(3600),
+            timezone: UTC.to_owned(),
+            overlap: Default::default(),
+            missed: Default::default(),
+            jitter_s: 0,
+            narrow: None,
+            enabled: true,
+            made_by: MadeBy { kind: "key".to_owned(), id: "k".to_owned() },
+        };
+        ("hourly".to_owned(), record)
+    }
+
+    fn paths(input: Value) -> Vec<String> {
+        let (mut name, mut record) = kept();
+        match change((&mut name, &mut record), serde_json::from_value(input).unwrap(), NOW) {
+            Ok(_) => Vec::new(),
+            Err(OperationError::Invalid(errors)) => errors.into_iter().map(|error| error.path).collect(),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn invalid_fields_are_named() {
+        for (input, path) in [
+            (json!({ "name": " " }), "/name"),
+            (json!({ "name": "x".repeat(NAME_CHARS_MAX + 1) }), "/name"),
+            (json!({ "name": "a\nb" }), "/name"),
+            (json!({ "instruction": "" }), "/instruction"),
+            (json!({ "instruction": "x".repeat(INSTRUCTION_BYTES_MAX + 1) }), "/instruction"),
+            (json!({ "cron": "* * * * * *" }), "/cron"),
+            (json!({ "cron": "0 0 31 2 *" }), "/cron"),
+            (json!({ "cron": "0 0 * * *", "timezone": "Nowhere" }), "/timezone"),
+            (json!({ "timezone": "Nowhere" }), "/timezone"),
+            (json!({ "every_s": 59 }), "/every_s"),
+            (json!({ "at": "2026-01-01T00:00:00Z" }), "/at"),
+            (json!({ "cron": "0 0 * * *", "every_s": 60 }), "/every_s"),
+            (json!({ "every_s": 60, "at": "2036-01-01T00:00:00Z" }), "/at"),
+            (json!({ "jitter_s": 3601 }), "/jitter_s"),
+            (json!({ "every_s": 60, "jitter_s": 60 }), "/jitter_s"),
+            (json!({ "narrow": { "allowed_tools": ["a", "x".repeat(4097)] } }), "/narrow/allowed_tools/1"),
+        ] {
+            assert_eq!(paths(input.clone())[0], path, "{input}");
+        }
+    }
+
+    #[test]
+    fn a_change_of_the_times_replaces_them() {
+        let (mut name, mut record) = kept();
+        let at = json!({ "at": "2026-01-01T00:00:01Z", "name": "once" });
+        assert!(change((&mut name, &mut record), serde_json::from_value(at).unwrap(), NOW).unwrap());
+        assert_eq!((name.as_str(), &record.when), ("once", &When::At(NOW.plus_ms(1000))));
+        let other = json!({ "instruction": "Listen.", "enabled": false });
+        assert!(!change((&mut name, &mut record), serde_json::from_value(other).unwrap(), NOW).unwrap());
+        assert!(!record.enabled);
+        // A single time that has passed does not come again.
+        let enabled = serde_json::from_value(json!({ "enabled": true })).unwrap();
+        let refused = change((&mut name, &mut record), enabled, NOW.plus_ms(9000));
+        assert!(matches!(refused, Err(OperationError::Invalid(_))));
+    }
+}

@@ -1,0 +1,269 @@
+//! The operations on schedules.
+
+use monstrum_api::list::List;
+use monstrum_api::schedules::{
+    LastFiring, NewSchedule, Schedule, ScheduleChange, ScheduleList, SchedulePreview, ScheduleTimes,
+};
+use monstrum_api::tasks::Task;
+use monstrum_core::operations::change::{Change, changed_at};
+use monstrum_core::operations::{Caller, Expected, OperationError, Operator};
+use monstrum_store::{
+    FiredSchedule, InsertedSchedule, Page, ScheduleRow, ScheduleRun, ScheduleRunStatus, SchedulesMax,
+};
+use monstrum_types::{BotId, ScheduleId, with_causes};
+
+use super::record::{Record, RecordError};
+use super::timing::When;
+use super::{Schedules, due_at, input, wake};
+use crate::journal;
+use crate::tasks::{self, TASKS_MAX};
+
+/// The maximum numbers of schedules of a bot and of a workspace: enough for every job of a team, and few enough that all
+/// can be due in the same minute.
+const MAX: SchedulesMax = SchedulesMax { of_bot: 100, of_workspace: 1000 };
+/// The number of times in a preview.
+const PREVIEWED: usize = 5;
+
+impl Schedules {
+    /// Creates a schedule.
+    ///
+    /// # Errors
+    ///
+    /// The input is invalid, the bot does not exist, the name is taken, or there are too many schedules.
+    pub async fn create(&self, caller: &Operator, new: NewSchedule) -> Result<Schedule, OperationError> {
+        let (app, now) = (&self.app, self.app.clock.now());
+        let (workspace_id, bot_id, name) = (caller.workspace, new.bot_id, new.name.clone());
+        let record = input::record(caller, new, now)?;
+        if app.policy.load().bot(workspace_id, bot_id).is_none() {
+            return Err(OperationError::invalid_at("/bot_id", "no such bot"));
+        }
+        let next_at = if record.enabled { Some(input::first(&record, now)?) } else { None };
+        let mut row = ScheduleRow {
+            id: ScheduleId::new(),
+            workspace_id,
+            bot_id,
+            name,
+            next_at,
+            last_planned_at: None,
+            last_fired_at: None,
+            last_task_id: None,
+            last_status: None,
+            failures: 0,
+            created_at: now,
+            updated_at: now,
+            sealed: String::new(),
+        };
+        row.sealed = record.seal(&app.vault, &row).map_err(internal)?;
+        let wake = due_at(&row, &record).map(|due_at| wake(workspace_id, row.id, due_at));
+        let insert = async {
+            match app.store.insert_schedule(&row, wake.as_ref(), MAX).await? {
+                InsertedSchedule::Inserted => Ok(()),
+                InsertedSchedule::BotFull => Err(full("bot", MAX.of_bot)),
+                InsertedSchedule::WorkspaceFull => Err(full("workspace", MAX.of_workspace)),
+            }
+        };
+        let created = shown(&row, record);
+        Change::new("schedule.create", &row.id).of_bot(bot_id).to(&created).record(app, caller, insert).await?;
+        self.engine.signal(wake.as_slice());
+        Ok(created)
+    }
+
+    /// Lists schedules of the workspace or of a bot, newest first.
+    ///
+    /// # Errors
+    ///
+    /// The database failed.
+    pub async fn list(
+        &self,
+        caller: &Operator,
+        bot: Option<BotId>,
+        page: &Page<ScheduleId>,
+    ) -> Result<ScheduleList, OperationError> {
+        let listed = self.app.store.schedules(caller.workspace, bot, page).await?;
+        // A schedule that cannot be opened must not hide the others.
+        let items = listed.items.iter().filter_map(|row| self.view(row).ok()).collect();
+        Ok(List { items, next_cursor: listed.next_cursor.map(|cursor| cursor.to_string()) })
+    }
+
+    /// Shows a schedule.
+    ///
+    /// # Errors
+    ///
+    /// The schedule does not exist, or its row was edited by another program.
+    pub async fn show(&self, caller: &Operator, id: ScheduleId) -> Result<Schedule, OperationError> {
+        self.view(&self.row(caller, id).await?)
+    }
+
+    /// Changes a schedule.
+    ///
+    /// # Errors
+    ///
+    /// The input is invalid, the schedule does not exist or does not have the expected version.
+    pub async fn update(
+        &self,
+        caller: &Operator,
+        id: ScheduleId,
+        expected: Expected,
+        change: ScheduleChange,
+    ) -> Result<Schedule, OperationError> {
+        let (app, now) = (&self.app, self.app.clock.now());
+        let before = self.row(caller, id).await?;
+        expected.check(before.updated_at)?;
+        let mut record = self.opened(&before)?;
+        let mut row = before.clone();
+        let shown_before = shown(&before, record.clone());
+        let is_resumed = change.enabled == Some(true);
+        let is_new = input::change((&mut row.name, &mut record), change, now)?;
+        if is_resumed {
+            row.failures = 0;
+        }
+        if !record.enabled {
+            row.next_at = None;
+        } else if is_new {
+            row.next_at = Some(input::first(&record, now)?);
+        }
+        row.updated_at = changed_at(app, before.updated_at);
+        row.sealed = record.seal(&app.vault, &row).map_err(internal)?;
+        let wake = wake(row.workspace_id, id, due_at(&row, &record).unwrap_or(now));
+        let update = async {
+            match app.store.update_schedule(&row, before.updated_at, &wake).await? {
+                true => Ok(()),
+                false => Err(expected.changed_meanwhile()),
+            }
+        };
+        let changed = shown(&row, record);
+        let recorded = Change::new("schedule.update", &id).of_bot(row.bot_id).from(&shown_before).to(&changed);
+        recorded.record(app, caller, update).await?;
+        self.engine.signal(&[wake]);
+        Ok(changed)
+    }
+
+    /// Deletes a schedule. Tasks that it has started go on. A schedule whose row was edited by another program can be
+    /// deleted too.
+    ///
+    /// # Errors
+    ///
+    /// The schedule does not exist, or does not have the expected version.
+    pub async fn delete(&self, caller: &Operator, id: ScheduleId, expected: Expected) -> Result<(), OperationError> {
+        let app = &self.app;
+        let before = self.row(caller, id).await?;
+        expected.check(before.updated_at)?;
+        let mut recorded = Change::new("schedule.delete", &id).of_bot(before.bot_id);
+        if let Ok(record) = self.open(&before) {
+            recorded = recorded.from(&shown(&before, record));
+        }
+        let delete = async {
+            match app.store.delete_schedule(caller.workspace, id, before.updated_at).await? {
+                true => Ok(()),
+                false => Err(expected.changed_meanwhile()),
+            }
+        };
+        recorded.record(app, caller, delete).await
+    }
+
+    /// Starts the task of a schedule now, also beside an earlier task and if the schedule is disabled. The next time stays
+    /// as it is.
+    ///
+    /// # Errors
+    ///
+    /// The schedule does not exist, its bot has no model, or the workspace has too many tasks.
+    pub async fn fire(&self, caller: &Operator, id: ScheduleId) -> Result<Task, OperationError> {
+        let (app, now) = (&self.app, self.app.clock.now());
+        let row = self.row(caller, id).await?;
+        let record = self.opened(&row)?;
+        let task = self.task(&row, &record, (now, now))?;
+        let (status, task_id) = (ScheduleRunStatus::Running, Some(task.row.id));
+        let run = ScheduleRun { planned_at: now, is_manual: true, status, fired_at: now, task_id };
+        let fire = async {
+            match app.store.fire_schedule_now(&row, &run, &task, TASKS_MAX).await? {
+                FiredSchedule::Fired { has_task: true, .. } => Ok(()),
+                FiredSchedule::Fired { has_task: false, .. } | FiredSchedule::Changed => {
+                    Err(OperationError::changed_meanwhile())
+                }
+                FiredSchedule::Full => Err(tasks::full()),
+            }
+        };
+        let recorded =
+            Change::new("schedule.fire", &id).of_bot(row.bot_id).to(&serde_json::json!({ "task_id": task_id }));
+        recorded.record(app, caller, fire).await?;
+        self.engine.signal(std::slice::from_ref(&task.wake));
+        let content = journal::open_task(&app.vault, &task.row).map_err(tasks::internal)?;
+        Ok(tasks::shown(&task.row, content))
+    }
+
+    /// Returns the next times of a schedule that is not saved.
+    ///
+    /// # Errors
+    ///
+    /// The input is invalid.
+    pub fn preview(&self, _: &Operator, input: SchedulePreview) -> Result<ScheduleTimes, OperationError> {
+        let timing = input::preview(input)?;
+        let first = timing.first(self.app.clock.now());
+        let next: Vec<_> = std::iter::successors(first, |last| timing.after(*last)).take(PREVIEWED).collect();
+        if next.is_empty() {
+            return Err(OperationError::invalid_at("/cron", "no time matches the pattern"));
+        }
+        Ok(ScheduleTimes { next })
+    }
+
+    async fn row(&self, caller: &Caller, id: ScheduleId) -> Result<ScheduleRow, OperationError> {
+        let row = self.app.store.schedule(caller.workspace, id).await?;
+        row.ok_or_else(|| OperationError::not_found("schedule"))
+    }
+
+    fn opened(&self, row: &ScheduleRow) -> Result<Record, OperationError> {
+        self.open(row).map_err(|error| {
+            tracing::error!(error = %with_causes(&error), schedule.id = %row.id, "a schedule cannot be opened");
+            OperationError::conflict("the row of the schedule was edited by another program; delete the schedule")
+        })
+    }
+
+    fn view(&self, row: &ScheduleRow) -> Result<Schedule, OperationError> {
+        Ok(shown(row, self.opened(row)?))
+    }
+}
+
+fn internal(error: RecordError) -> OperationError {
+    OperationError::Internal(error.into())
+}
+
+fn full(of: &str, max: i64) -> OperationError {
+    OperationError::conflict(format!("the {of} has {max} schedules, which is the maximum; delete one first"))
+}
+
+/// Returns a schedule as the API shows it.
+fn shown(row: &ScheduleRow, record: Record) -> Schedule {
+    let Record { instruction, when, timezone, overlap, missed, jitter_s, narrow, enabled, made_by } = record;
+    let (cron, every_s, at) = match when {
+        When::Cron(pattern) => (Some(pattern), None, None),
+        When::EveryS(seconds) => (None, Some(seconds), None),
+        When::At(time) => (None, None, Some(time)),
+    };
+    let enabled = enabled && !row.is_paused();
+    let last = row.last_planned_at.zip(row.last_fired_at).zip(row.last_status);
+    let last = last.map(|((planned_at, fired_at), status)| {
+        let status = status.as_str().to_owned();
+        LastFiring { planned_at, fired_at, task_id: row.last_task_id, status }
+    });
+    Schedule {
+        id: row.id,
+        name: row.name.clone(),
+        bot_id: row.bot_id,
+        instruction,
+        cron,
+        every_s,
+        at,
+        timezone,
+        overlap,
+        missed,
+        jitter_s,
+        narrow,
+        enabled,
+        next_at: row.next_at.filter(|_| enabled),
+        last,
+        failures: row.failures,
+        made_by,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+    }
+}

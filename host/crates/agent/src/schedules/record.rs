@@ -1,0 +1,130 @@
+//! What a person saved of a schedule: a sealed record, which opens only in the row for which it was sealed.
+
+use monstrum_api::schedules::{MadeBy, Missed, Overlap};
+use monstrum_api::tasks::Narrow;
+use monstrum_store::ScheduleRow;
+use monstrum_types::{BotId, ScheduleId, WorkspaceId};
+use monstrum_vault::{AssociatedData, Vault, VaultError};
+use serde::{Deserialize, Serialize};
+
+use super::timing::{Timing, TimingError, When};
+
+/// The sealed record of a schedule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) instruction: String,
+    pub(super) when: When,
+    pub(super) timezone: String,
+    pub(super) overlap: Overlap,
+    pub(super) missed: Missed,
+    pub(super) jitter_s: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) narrow: Option<Narrow>,
+    pub(super) enabled: bool,
+    pub(super) made_by: MadeBy,
+}
+
+/// An error while a record is sealed or opened.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RecordError {
+    #[error("the record of the schedule cannot be sealed or opened")]
+    Vault(#[from] VaultError),
+    #[error("the record of the schedule is not in the expected form")]
+    Form(#[from] serde_json::Error),
+}
+
+impl Record {
+    /// Seals the record for a row.
+    pub(super) fn seal(&self, vault: &Vault, row: &ScheduleRow) -> Result<String, RecordError> {
+        Ok(vault.seal(&serde_json::to_vec(self)?, place_of(row))?.to_string())
+    }
+
+    /// Opens the record of a row. Fails if another program has edited the row.
+    pub(super) fn open(vault: &Vault, row: &ScheduleRow) -> Result<Record, RecordError> {
+        let text = vault.unseal(&row.sealed.parse()?, place_of(row))?;
+        Ok(serde_json::from_slice(&text)?)
+    }
+
+    /// Returns the times of the schedule.
+    pub(super) fn timing(&self) -> Result<Timing, TimingError> {
+        Timing::new(&self.when, &self.timezone)
+    }
+}
+
+fn place_of(row: &ScheduleRow) -> AssociatedData {
+    let (created, updated) = (row.created_at.0.to_string(), row.updated_at.0.to_string());
+    place(row.workspace_id, row.id, row.bot_id, (&row.name, &created, &updated))
+}
+
+/// Returns the associated data of the sealed record of a schedule. The times are in milliseconds since 1970.
+#[must_use]
+pub fn place(
+    workspace: WorkspaceId,
+    schedule: ScheduleId,
+    bot: BotId,
+    (name, created_at, updated_at): (&str, &str, &str),
+) -> AssociatedData {
+    AssociatedData::new("schedule")
+        .with("workspace", &workspace)
+        .with("schedule", &schedule)
+        .with("bot", &bot)
+        .with("name", name)
+        .with("created at", created_at)
+        .with("updated at", updated_at)
+}
+
+#[cfg(test)]
+mod tests {
+    use monstrum_types::UtcMillis;
+    use monstrum_vault::MasterKeys;
+
+    use super::*;
+
+    #[test]
+    fn a_record_opens_only_in_its_row() {
+        let vault = Vault::new(MasterKeys::from_text(&format!("1 {}", "ab".repeat(32))).unwrap());
+        let record = Record {
+            instruction: "Look.".to_owned(),
+            when: When::Cron("0 0 * * *".to_owned()),
+            timezone: "UTC".to_owned(),
+            overlap: Overlap::Skip,
+            missed: Missed::Once,
+            jitter_s: 0,
+            narrow: None,
+            enabled: true,
+            made_by: MadeBy { kind: "key".to_owned(), id: "k".to_owned() },
+        };
+        let mut row = ScheduleRow {
+            id: ScheduleId::new(),
+            workspace_id: WorkspaceId::new(),
+            bot_id: BotId::new(),
+            name: "nightly".to_owned(),
+            next_at: None,
+            last_planned_at: None,
+            last_fired_at: None,
+            last_task_id: None,
+            last_status: None,
+            failures: 0,
+            created_at: UtcMillis(1),
+            updated_at: UtcMillis(2),
+            sealed: String::new(),
+        };
+        row.sealed = record.seal(&vault, &row).unwrap();
+        // The times, the counter and the last firing are not part of what a person saved.
+        let turned = ScheduleRow { next_at: Some(UtcMillis(9)), failures: 3, ..row.clone() };
+        assert_eq!(Record::open(&vault, &turned).unwrap(), record);
+        let edits: [fn(&mut ScheduleRow); 6] = [
+            |row| row.id = ScheduleId::new(),
+            |row| row.workspace_id = WorkspaceId::new(),
+            |row| row.bot_id = BotId::new(),
+            |row| row.name.push('x'),
+            |row| row.created_at = UtcMillis(0),
+            |row| row.updated_at = UtcMillis(3),
+        ];
+        for edit in edits {
+            let mut edited = row.clone();
+            edit(&mut edited);
+            assert!(matches!(Record::open(&vault, &edited), Err(RecordError::Vault(_))), "{edited:?}");
+        }
+    }
+}

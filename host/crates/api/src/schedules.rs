@@ -1,0 +1,192 @@
+//! Schedules: the times at which bots start tasks.
+
+use monstrum_types::{BotId, ScheduleId, TaskId, UtcMillis};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::list::lists;
+use crate::patch::{not_null, nullable};
+use crate::tasks::Narrow;
+
+/// A schedule: the times at which a bot starts a task.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Schedule {
+    pub id: ScheduleId,
+    pub name: String,
+    pub bot_id: BotId,
+    pub instruction: String,
+    /// A pattern of five fields. A schedule has one of `cron`, `every_s` and `at`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "30 7 * * mon-fri")]
+    pub cron: Option<String>,
+    /// An interval in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_s: Option<u32>,
+    /// A single time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<UtcMillis>,
+    /// The time zone of `cron`.
+    #[schema(example = "Europe/Berlin")]
+    pub timezone: String,
+    pub overlap: Overlap,
+    pub missed: Missed,
+    /// The maximum delay of a firing, in seconds.
+    pub jitter_s: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub narrow: Option<Narrow>,
+    /// Whether the schedule fires. Five failures in a row pause it.
+    pub enabled: bool,
+    /// The planned time of the next firing; null for a schedule that fires no more.
+    pub next_at: Option<UtcMillis>,
+    /// The last firing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<LastFiring>,
+    /// The number of failures in a row: tasks that failed or could not be started.
+    pub failures: i64,
+    /// Who made the schedule. The schedule goes on when the key is deleted.
+    pub made_by: MadeBy,
+    pub created_at: UtcMillis,
+    pub updated_at: UtcMillis,
+}
+
+/// What happens at a planned time when an earlier task of the schedule has not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Overlap {
+    /// No task is started.
+    #[default]
+    Skip,
+    /// The task is started when the earlier ones have ended. At most 10 wait.
+    Queue,
+    /// The task is started beside the earlier ones.
+    Allow,
+}
+
+/// What happens to the planned times at which no server was running.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Missed {
+    /// One task is started for all of them.
+    #[default]
+    Once,
+    /// No task is started for them.
+    Skip,
+}
+
+/// A firing of a schedule.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct LastFiring {
+    pub planned_at: UtcMillis,
+    pub fired_at: UtcMillis,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<TaskId>,
+    /// `running`, `completed`, `failed` or `cancelled` with the status of the task; `queued` or `skipped` if an earlier
+    /// task had not ended; `missed` if no server was running; `failed` without a task if it could not be started.
+    #[schema(example = "completed")]
+    pub status: String,
+}
+
+/// Who made an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MadeBy {
+    /// `key`.
+    #[schema(example = "key")]
+    pub kind: String,
+    /// The id of the key, which may have been deleted.
+    pub id: String,
+}
+
+/// A schedule to create. It has one of `cron`, `every_s` and `at`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewSchedule {
+    /// At most 128 characters, unique in the workspace.
+    pub name: String,
+    pub bot_id: BotId,
+    /// What the bot is to do, at most 64 KiB.
+    pub instruction: String,
+    /// A pattern of five fields: minute, hour, day of the month, month and day of the week.
+    pub cron: Option<String>,
+    /// An interval in seconds, 60 to 31622400.
+    #[schema(minimum = 60, maximum = 31_622_400)]
+    pub every_s: Option<u32>,
+    /// A single time, in the future.
+    pub at: Option<UtcMillis>,
+    /// The time zone of `cron`: a name of the IANA database. The default is `UTC`.
+    pub timezone: Option<String>,
+    #[serde(default)]
+    pub overlap: Overlap,
+    #[serde(default)]
+    pub missed: Missed,
+    /// The maximum delay of a firing in seconds, up to 3600. Each firing has a delay of its own.
+    #[serde(default)]
+    #[schema(maximum = 3600)]
+    pub jitter_s: u32,
+    /// What the tasks may do less than their bot.
+    pub narrow: Option<Narrow>,
+    #[serde(default = "enabled")]
+    pub enabled: bool,
+}
+
+fn enabled() -> bool {
+    true
+}
+
+/// Changes to a schedule. The bot of a schedule cannot be changed. One of `cron`, `every_s` and `at` replaces the others.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleChange {
+    #[serde(default, deserialize_with = "not_null")]
+    pub name: Option<String>,
+    #[serde(default, deserialize_with = "not_null")]
+    pub instruction: Option<String>,
+    #[serde(default, deserialize_with = "not_null")]
+    pub cron: Option<String>,
+    #[serde(default, deserialize_with = "not_null")]
+    #[schema(minimum = 60, maximum = 31_622_400)]
+    pub every_s: Option<u32>,
+    #[serde(default, deserialize_with = "not_null")]
+    pub at: Option<UtcMillis>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<String>)]
+    pub timezone: Option<Option<String>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<Overlap>)]
+    pub overlap: Option<Option<Overlap>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<Missed>)]
+    pub missed: Option<Option<Missed>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<u32>, maximum = 3600)]
+    pub jitter_s: Option<Option<u32>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<Narrow>)]
+    pub narrow: Option<Option<Narrow>>,
+    /// Enabling a schedule that five failures have paused sets `failures` to 0.
+    #[serde(default, deserialize_with = "not_null")]
+    pub enabled: Option<bool>,
+}
+
+/// Times of a schedule to preview.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SchedulePreview {
+    /// A pattern of five fields.
+    pub cron: Option<String>,
+    /// An interval in seconds.
+    #[schema(minimum = 60, maximum = 31_622_400)]
+    pub every_s: Option<u32>,
+    /// The time zone of `cron`. The default is `UTC`.
+    pub timezone: Option<String>,
+}
+
+/// The next times of a schedule.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ScheduleTimes {
+    /// Five times, without the delays of `jitter_s`.
+    pub next: Vec<UtcMillis>,
+}
+
+lists! {
+    Schedule => ScheduleList "A page of schedules.",
+}

@@ -1,0 +1,205 @@
+//! The firing of a schedule: one transaction writes the firing, its task, the event, and what is next. A firing is unique
+//! by its planned time, so that one of several hosts starts the task.
+
+use monstrum_types::{ScheduleId, TaskId, UtcMillis};
+
+use super::{ScheduleRow, ScheduleRun, ScheduleRunStatus};
+use crate::db::{Session, args, retry};
+use crate::tasks::{InsertedTask, NewSession, TaskRow, TaskStatus, TasksMax};
+use crate::wakes::{AfterTurn, NewWake, WakeClaim, end_turn};
+use crate::{EventRow, Store, StoreError};
+
+/// The task that a firing starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScheduledTask {
+    pub row: TaskRow,
+    pub session: NewSession,
+    pub wake: NewWake,
+    /// The event `schedule.fired`.
+    pub event: EventRow,
+}
+
+/// A turn of a schedule.
+#[derive(Clone, Debug)]
+pub struct ScheduleFiring<'a> {
+    /// The schedule as the turn has read it.
+    pub schedule: &'a ScheduleRow,
+    /// The planned time of the next firing.
+    pub next_at: Option<UtcMillis>,
+    /// The time of the next turn.
+    pub wake_at: Option<UtcMillis>,
+    /// The firings: new ones, and queued ones whose status changes.
+    pub runs: Vec<ScheduleRun>,
+    /// The task of the last of the firings.
+    pub task: Option<&'a ScheduledTask>,
+}
+
+/// The result of a turn of a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FiredSchedule {
+    /// The turn has ended; the firing whose planned time had fired before was left out.
+    Fired { after: AfterTurn, has_task: bool },
+    /// The schedule was changed or deleted since it was read, so nothing was written.
+    Changed,
+    /// The workspace has too many tasks that have not ended, so nothing was written.
+    Full,
+}
+
+const ADVANCE: &str = "\
+    update schedules set next_at = $4 where workspace_id = $1 and id = $2 and updated_at = $3 \
+    and coalesce(next_at, -1) = coalesce(cast($5 as bigint), -1)";
+const LOCK: &str = "update schedules set failures = failures where workspace_id = $1 and id = $2 and updated_at = $3";
+// A firing that waits can start or be skipped. Any other firing of the same planned time is the only one.
+const RECORD: &str = "\
+    insert into schedule_runs (schedule_id, planned_at, workspace_id, is_manual, status, fired_at, task_id) \
+    values ($1, $2, $3, $4, $5, $6, $7) on conflict (schedule_id, planned_at) do update set \
+    status = excluded.status, fired_at = excluded.fired_at, task_id = excluded.task_id \
+    where schedule_runs.status = 'queued' and excluded.status <> 'queued'";
+const LAST: &str = "\
+    update schedules set last_planned_at = $2, last_fired_at = $3, last_task_id = $4, last_status = $5, \
+    failures = failures + $6 where id = $1";
+const REQUEST: &str = "\
+    insert into wakes (key, workspace_id, due_at, version) \
+    select 'schedule/' || schedule_id, workspace_id, cast($2 as bigint), 1 from schedule_runs where task_id = $1 \
+    on conflict (key) do update set \
+    due_at = case when excluded.due_at < wakes.due_at then excluded.due_at else wakes.due_at end, \
+    version = wakes.version + 1";
+const END_RUN: &str = "update schedule_runs set status = $2 where task_id = $1 and status = 'running'";
+const END_LAST: &str = "update schedules set last_status = $2 where last_task_id = $1";
+const FAILED: &str = "\
+    update schedules set failures = failures + 1 \
+    where id = (select schedule_id from schedule_runs where task_id = $1 and not is_manual)";
+// A schedule that is paused stays paused when an earlier task is completed.
+const COMPLETED: &str = "\
+    update schedules set failures = 0 where failures < $2 \
+    and id = (select schedule_id from schedule_runs where task_id = $1 and not is_manual)";
+
+/// Records the end of a task that a schedule started, and requests a turn of the schedule.
+pub(crate) async fn end_run(
+    session: &mut Session,
+    task: TaskId,
+    status: TaskStatus,
+    now: UtcMillis,
+) -> Result<(), StoreError> {
+    // The wake comes first, as in the turn of a schedule.
+    if session.run(REQUEST, args![task, now]).await? == 0 {
+        return Ok(());
+    }
+    if session.run(END_RUN, args![task, status.as_str()]).await? == 0 {
+        return Ok(());
+    }
+    session.run(END_LAST, args![task, status.as_str()]).await?;
+    match status {
+        TaskStatus::Failed => session.run(FAILED, args![task]).await?,
+        TaskStatus::Completed => session.run(COMPLETED, args![task, ScheduleRow::FAILURES_MAX]).await?,
+        TaskStatus::Queued | TaskStatus::Running | TaskStatus::Waiting | TaskStatus::Cancelled => 0,
+    };
+    Ok(())
+}
+
+impl ScheduleRow {
+    /// The number of failures in a row that pause a schedule.
+    pub const FAILURES_MAX: i64 = 5;
+
+    /// Returns whether the schedule is paused, because it failed too often.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.failures >= ScheduleRow::FAILURES_MAX
+    }
+}
+
+impl ScheduleRun {
+    /// Records the firing, and makes it the last one of its schedule. Returns `false` if the planned time had fired.
+    async fn record(&self, session: &mut Session, schedule: &ScheduleRow) -> Result<bool, StoreError> {
+        let ScheduleRun { planned_at, is_manual, status, fired_at, task_id } = self;
+        let (id, word): (ScheduleId, _) = (schedule.id, status.as_str());
+        let values = args![id, *planned_at, schedule.workspace_id, *is_manual, word, *fired_at, *task_id];
+        if session.run(RECORD, values).await? == 0 {
+            return Ok(false);
+        }
+        let failures = i64::from(*status == ScheduleRunStatus::Failed && !is_manual);
+        session.run(LAST, args![id, *planned_at, *fired_at, *task_id, word, failures]).await?;
+        Ok(true)
+    }
+}
+
+impl Store {
+    /// Ends a turn of a schedule: records its firings, starts the task and plans the next turn. Fails with
+    /// [`StoreError::LostClaim`] and writes nothing if the claim was replaced.
+    pub async fn fire_schedule(
+        &self,
+        claim: &WakeClaim,
+        firing: &ScheduleFiring<'_>,
+        max: TasksMax,
+    ) -> Result<FiredSchedule, StoreError> {
+        let ScheduleFiring { schedule, next_at, wake_at, .. } = firing;
+        retry!(async {
+            let mut session = self.db.write().await?;
+            let after = end_turn(&mut session, claim, *wake_at).await?;
+            let values = args![schedule.workspace_id, schedule.id, schedule.updated_at, *next_at, schedule.next_at];
+            if session.run(ADVANCE, values).await? == 0 {
+                return Ok(FiredSchedule::Changed);
+            }
+            match self.write_firing(&mut session, firing, max).await? {
+                None => Ok(FiredSchedule::Full),
+                Some(has_task) => {
+                    session.commit().await?;
+                    Ok(FiredSchedule::Fired { after, has_task })
+                }
+            }
+        })
+    }
+
+    /// Fires a schedule outside of its turns, for a person. The next time stays as it is.
+    pub async fn fire_schedule_now(
+        &self,
+        schedule: &ScheduleRow,
+        run: &ScheduleRun,
+        task: &ScheduledTask,
+        max: TasksMax,
+    ) -> Result<FiredSchedule, StoreError> {
+        let firing = ScheduleFiring {
+            schedule,
+            next_at: schedule.next_at,
+            wake_at: None,
+            runs: vec![run.clone()],
+            task: Some(task),
+        };
+        retry!(async {
+            let mut session = self.db.write().await?;
+            let values = args![schedule.workspace_id, schedule.id, schedule.updated_at];
+            if session.run(LOCK, values).await? == 0 {
+                return Ok(FiredSchedule::Changed);
+            }
+            match self.write_firing(&mut session, &firing, max).await? {
+                None => Ok(FiredSchedule::Full),
+                Some(has_task) => {
+                    session.commit().await?;
+                    Ok(FiredSchedule::Fired { after: AfterTurn::Asleep, has_task })
+                }
+            }
+        })
+    }
+
+    /// Writes the firings and the task of the last one. Returns whether the task was written, or `None` if the workspace
+    /// has too many tasks.
+    async fn write_firing(
+        &self,
+        session: &mut Session,
+        firing: &ScheduleFiring<'_>,
+        max: TasksMax,
+    ) -> Result<Option<bool>, StoreError> {
+        let mut is_new = false;
+        for run in &firing.runs {
+            is_new = run.record(session, firing.schedule).await?;
+        }
+        let Some(task) = firing.task.filter(|_| is_new) else { return Ok(Some(false)) };
+        match self.write_task(session, &task.row, Some(&task.session), &task.wake, max).await? {
+            InsertedTask::Inserted => {}
+            InsertedTask::Full => return Ok(None),
+            InsertedTask::Busy | InsertedTask::NoSession => return Err(StoreError::UnknownReference),
+        }
+        task.event.insert(session).await?;
+        Ok(Some(true))
+    }
+}

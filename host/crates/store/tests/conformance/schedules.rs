@@ -1,0 +1,287 @@
+//! Tests of schedules: a planned time fires once, and the end of a task counts for its schedule.
+
+use monstrum_store::{
+    AfterTurn, BotRow, EventRow, FiredSchedule, InsertedSchedule, NewSession, NewWake, Page, ScheduleFiring,
+    ScheduleRow, ScheduleRun, ScheduleRunStatus, ScheduledTask, SchedulesMax, SealedColumn, SessionRow, Store,
+    StoreError, TaskEnd, TaskRow, TaskStatus, TasksMax, WakeClaim,
+};
+use monstrum_types::{
+    Clock as _, EventId, Labels, ScheduleId, SessionId, SystemClock, TaskId, UtcMillis, WakeClaimId, WakeKey, WakeKind,
+};
+
+use crate::rows::{self, NOW, default_workspace, other_workspace};
+
+const MAX: SchedulesMax = SchedulesMax { of_bot: 2, of_workspace: 3 };
+const TASKS_MAX: TasksMax = TasksMax { of_workspace: 3, of_tree: None };
+/// The end of time for these tests: no wake of a schedule is due before.
+const LATER: UtcMillis = UtcMillis(4_102_444_800_000);
+
+async fn bot(store: &Store, name: &str) -> BotRow {
+    let row = rows::bot(default_workspace(store).await, name);
+    store.insert_bot(&row).await.unwrap();
+    row
+}
+
+fn schedule(bot: &BotRow, name: &str) -> ScheduleRow {
+    ScheduleRow {
+        id: ScheduleId::new(),
+        workspace_id: bot.workspace_id,
+        bot_id: bot.id,
+        name: name.to_owned(),
+        next_at: Some(NOW),
+        last_planned_at: None,
+        last_fired_at: None,
+        last_task_id: None,
+        last_status: None,
+        failures: 0,
+        created_at: NOW,
+        updated_at: NOW,
+        sealed: "sealed".to_owned(),
+    }
+}
+
+fn wake(schedule: &ScheduleRow) -> NewWake {
+    let key = WakeKey::new(WakeKind::Schedule, schedule.id).unwrap();
+    NewWake { key, workspace_id: schedule.workspace_id, due_at: UtcMillis(0), claim: None }
+}
+
+async fn inserted(store: &Store, schedule: &ScheduleRow) -> InsertedSchedule {
+    store.insert_schedule(schedule, Some(&wake(schedule)), MAX).await.unwrap()
+}
+
+async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
+    let wakes = [(key.clone(), LATER, WakeClaimId::new())];
+    store.claim_wakes("node", &wakes, SystemClock.now()).await.unwrap().remove(0)
+}
+
+async fn read(store: &Store, schedule: &ScheduleRow) -> ScheduleRow {
+    store.schedule(schedule.workspace_id, schedule.id).await.unwrap().unwrap()
+}
+
+fn event(bot: &BotRow, event_type: &str) -> EventRow {
+    let id = EventId::new();
+    EventRow {
+        id,
+        workspace_id: bot.workspace_id,
+        event_type: event_type.to_owned(),
+        source_type: "schedule".to_owned(),
+        source_id: "s".to_owned(),
+        bot_id: Some(bot.id),
+        root_event_id: id,
+        depth: 0,
+        links: "{}".to_owned(),
+        created_at: NOW,
+        sealed: "sealed".to_owned(),
+    }
+}
+
+fn task(bot: &BotRow) -> ScheduledTask {
+    let (id, session_id) = (TaskId::new(), SessionId::new());
+    let row = TaskRow {
+        id,
+        workspace_id: bot.workspace_id,
+        bot_id: bot.id,
+        session_id: Some(session_id),
+        parent_id: None,
+        status: TaskStatus::Queued,
+        code: None,
+        key_id: None,
+        steps: 0,
+        input_tokens: 0,
+        output_tokens: 0,
+        created_at: NOW,
+        started_at: None,
+        cancelled_at: None,
+        ended_at: None,
+        waiting_for: None,
+        waiting_since: None,
+        waited_ms: 0,
+        labels: Labels::none(),
+        sealed: "sealed".to_owned(),
+    };
+    let session = SessionRow {
+        id: session_id,
+        workspace_id: bot.workspace_id,
+        bot_id: bot.id,
+        app_id: "task".to_owned(),
+        user_id: "s".to_owned(),
+        chat_id: session_id.to_string(),
+        created_at: NOW,
+        used_at: NOW,
+        expired_at: None,
+        labels: Labels::none(),
+    };
+    let session = NewSession { row: session, created: event(bot, "session.created"), after: None };
+    let key = WakeKey::new(WakeKind::Task, id).unwrap();
+    let wake = NewWake { key, workspace_id: bot.workspace_id, due_at: UtcMillis(0), claim: None };
+    ScheduledTask { row, session, wake, event: event(bot, "schedule.fired") }
+}
+
+fn run(planned_at: UtcMillis, status: ScheduleRunStatus, task: Option<&ScheduledTask>) -> ScheduleRun {
+    ScheduleRun { planned_at, is_manual: false, status, fired_at: NOW, task_id: task.map(|task| task.row.id) }
+}
+
+/// A turn that starts a task for the planned time of the schedule.
+fn firing<'a>(schedule: &'a ScheduleRow, task: &'a ScheduledTask) -> ScheduleFiring<'a> {
+    let runs = vec![run(schedule.next_at.unwrap(), ScheduleRunStatus::Running, Some(task))];
+    ScheduleFiring { schedule, next_at: Some(LATER), wake_at: Some(LATER), runs, task: Some(task) }
+}
+
+async fn fire(store: &Store, firing: &ScheduleFiring<'_>) -> FiredSchedule {
+    let claim = claim(store, &wake(firing.schedule).key).await;
+    store.fire_schedule(&claim, firing, TASKS_MAX).await.unwrap()
+}
+
+async fn end(store: &Store, bot: &BotRow, task: &ScheduledTask, status: TaskStatus) {
+    let claim = claim(store, &task.wake.key).await;
+    let end =
+        TaskEnd { task_id: task.row.id, status, code: None, ended_at: SystemClock.now(), sealed: "end".to_owned() };
+    store.end_task(&claim, &end, &event(bot, "task.completed")).await.unwrap();
+}
+
+pub(crate) async fn schedules_are_inserted_changed_listed_and_deleted(store: &Store) {
+    let (one, two) = (bot(store, "one").await, bot(store, "two").await);
+    let [first, second, third] = [schedule(&one, "a"), schedule(&one, "b"), schedule(&two, "c")];
+    assert_eq!(inserted(store, &first).await, InsertedSchedule::Inserted);
+    let taken = store.insert_schedule(&schedule(&two, "a"), None, MAX).await;
+    assert!(matches!(taken, Err(StoreError::Conflict { .. })), "{taken:?}");
+    assert_eq!(inserted(store, &second).await, InsertedSchedule::Inserted);
+    assert_eq!(inserted(store, &schedule(&one, "d")).await, InsertedSchedule::BotFull);
+    assert_eq!(inserted(store, &third).await, InsertedSchedule::Inserted);
+    assert_eq!(inserted(store, &schedule(&two, "e")).await, InsertedSchedule::WorkspaceFull);
+    let listed = store.schedules(one.workspace_id, Some(one.id), &Page::first(10)).await.unwrap();
+    assert_eq!(listed.items, [second.clone(), first.clone()]);
+    let foreign = other_workspace(store).await;
+    assert_eq!(store.schedule(foreign, first.id).await.unwrap(), None);
+    assert!(!store.delete_schedule(foreign, first.id, NOW).await.unwrap());
+
+    let updated_at = NOW.plus_ms(1);
+    let changed = ScheduleRow { name: "z".to_owned(), next_at: None, failures: 2, updated_at, ..first.clone() };
+    assert!(store.update_schedule(&changed, NOW, &wake(&changed)).await.unwrap());
+    assert!(!store.update_schedule(&changed, NOW, &wake(&changed)).await.unwrap(), "another version");
+    assert_eq!(read(store, &first).await, changed);
+    assert_eq!(store.count_sealed(SealedColumn::Schedules).await.unwrap(), 3);
+    let sealed = store.sealed_records(SealedColumn::Schedules, None, 10).await.unwrap().records;
+    let found = sealed.iter().find(|record| record.key == [first.id.to_string()]).unwrap();
+    let times = [NOW.0.to_string(), updated_at.0.to_string()];
+    let [created, updated] = times;
+    assert_eq!(found.bound, [one.workspace_id.to_string(), one.id.to_string(), "z".to_owned(), created, updated]);
+    assert!(!store.delete_schedule(one.workspace_id, first.id, NOW).await.unwrap(), "another version");
+    assert!(store.delete_schedule(one.workspace_id, first.id, updated_at).await.unwrap());
+    store.delete_bot(one.workspace_id, one.id).await.unwrap();
+    assert_eq!(store.schedule(one.workspace_id, second.id).await.unwrap(), None);
+}
+
+pub(crate) async fn a_planned_time_fires_once(store: &Store) {
+    let bot = bot(store, "one").await;
+    let schedule = schedule(&bot, "hourly");
+    inserted(store, &schedule).await;
+    let (first, second) = (task(&bot), task(&bot));
+    let fired = fire(store, &firing(&schedule, &first)).await;
+    assert_eq!(fired, FiredSchedule::Fired { after: AfterTurn::Due(LATER), has_task: true });
+    let read_again = read(store, &schedule).await;
+    assert_eq!((read_again.next_at, read_again.last_planned_at), (Some(LATER), Some(NOW)));
+    assert_eq!(
+        (read_again.last_task_id, read_again.last_status),
+        (Some(first.row.id), Some(ScheduleRunStatus::Running))
+    );
+    assert_eq!(store.running_schedule(schedule.id, 10).await.unwrap().tasks, 1);
+    // A host that has read the schedule before writes nothing.
+    assert_eq!(fire(store, &firing(&schedule, &second)).await, FiredSchedule::Changed);
+    // Neither does a time that another program has set back.
+    let back = ScheduleRow { next_at: Some(NOW), updated_at: NOW.plus_ms(1), ..read_again };
+    let claimed = wake(&back);
+    store.drop_claims("node").await.unwrap();
+    assert!(store.update_schedule(&back, NOW, &claimed).await.unwrap());
+    let again = fire(store, &firing(&back, &second)).await;
+    assert!(matches!(again, FiredSchedule::Fired { has_task: false, .. }), "{again:?}");
+    assert_eq!(store.task(bot.workspace_id, second.row.id).await.unwrap(), None);
+    assert_eq!(read(store, &schedule).await.last_task_id, Some(first.row.id));
+}
+
+pub(crate) async fn of_two_hosts_one_fires(store: &Store) {
+    let bot = bot(store, "one").await;
+    let schedule = schedule(&bot, "hourly");
+    inserted(store, &schedule).await;
+    let key = wake(&schedule).key;
+    let first = claim(store, &key).await;
+    store.release_claims(&[(key.clone(), first.id)]).await.unwrap();
+    let second = claim(store, &key).await;
+    let (early, late) = (task(&bot), task(&bot));
+    let lost = store.fire_schedule(&first, &firing(&schedule, &early), TASKS_MAX).await;
+    assert!(matches!(lost, Err(StoreError::LostClaim)), "{lost:?}");
+    let fired = store.fire_schedule(&second, &firing(&schedule, &late), TASKS_MAX).await.unwrap();
+    assert!(matches!(fired, FiredSchedule::Fired { has_task: true, .. }));
+    assert_eq!(store.task(bot.workspace_id, early.row.id).await.unwrap(), None);
+    assert!(store.task(bot.workspace_id, late.row.id).await.unwrap().is_some());
+}
+
+pub(crate) async fn the_end_of_a_task_counts_for_its_schedule(store: &Store) {
+    let bot = bot(store, "one").await;
+    let schedule = schedule(&bot, "hourly");
+    inserted(store, &schedule).await;
+    for (hour, (status, failures)) in
+        [(TaskStatus::Failed, 1), (TaskStatus::Cancelled, 1), (TaskStatus::Completed, 0)].into_iter().enumerate()
+    {
+        let row = read(store, &schedule).await;
+        let task = task(&bot);
+        let planned = run(NOW.plus_ms(i64::try_from(hour).unwrap()), ScheduleRunStatus::Running, Some(&task));
+        let fired = fire(store, &ScheduleFiring { runs: vec![planned], ..firing(&row, &task) }).await;
+        assert!(matches!(fired, FiredSchedule::Fired { has_task: true, .. }), "{fired:?}");
+        assert_eq!(store.schedule_of_task(task.row.id).await.unwrap().unwrap().id, schedule.id);
+        end(store, &bot, &task, status).await;
+        let row = read(store, &schedule).await;
+        assert_eq!((row.failures, row.last_status.unwrap().as_str()), (failures, status.as_str()));
+        assert_eq!(store.running_schedule(schedule.id, 10).await.unwrap().tasks, 0);
+        // The end has requested a turn of the schedule.
+        let due = store.due_wakes(60_000, None, 10, SystemClock.now()).await.unwrap().0;
+        assert!(due.iter().any(|due| due.key == wake(&schedule).key), "{due:?}");
+    }
+    assert_eq!(store.forget_schedule_runs(NOW).await.unwrap(), 0);
+    assert_eq!(store.forget_schedule_runs(NOW.plus_ms(1)).await.unwrap(), 3);
+}
+
+pub(crate) async fn a_firing_waits_starts_or_fails(store: &Store) {
+    let bot = bot(store, "one").await;
+    let schedule = schedule(&bot, "hourly");
+    inserted(store, &schedule).await;
+    let queued = run(NOW, ScheduleRunStatus::Queued, None);
+    let waits = ScheduleFiring {
+        schedule: &schedule,
+        next_at: schedule.next_at,
+        wake_at: Some(LATER),
+        runs: vec![queued.clone()],
+        task: None,
+    };
+    fire(store, &waits).await;
+    assert_eq!(store.running_schedule(schedule.id, 10).await.unwrap().queued, [queued.clone()]);
+    let task = task(&bot);
+    let full = store
+        .fire_schedule(
+            &claim(store, &wake(&schedule).key).await,
+            &firing(&schedule, &task),
+            TasksMax { of_workspace: 0, of_tree: None },
+        )
+        .await
+        .unwrap();
+    assert_eq!(full, FiredSchedule::Full);
+    assert_eq!(store.running_schedule(schedule.id, 10).await.unwrap().queued, [queued], "nothing was written");
+}
+
+pub(crate) async fn a_person_fires_beside_the_planned_times(store: &Store) {
+    let bot = bot(store, "one").await;
+    let schedule = schedule(&bot, "hourly");
+    inserted(store, &schedule).await;
+    let task = task(&bot);
+    let manual = ScheduleRun { is_manual: true, ..run(NOW.plus_ms(5), ScheduleRunStatus::Running, Some(&task)) };
+    let fired = store.fire_schedule_now(&schedule, &manual, &task, TASKS_MAX).await.unwrap();
+    assert!(matches!(fired, FiredSchedule::Fired { has_task: true, .. }));
+    let row = read(store, &schedule).await;
+    assert_eq!((row.next_at, row.last_task_id), (schedule.next_at, Some(task.row.id)));
+    end(store, &bot, &task, TaskStatus::Failed).await;
+    let row = read(store, &schedule).await;
+    assert_eq!((row.failures, row.last_status), (0, Some(ScheduleRunStatus::Failed)));
+    let old = ScheduleRow { updated_at: NOW.plus_ms(9), ..schedule };
+    let changed = store.fire_schedule_now(&old, &manual, &task, TASKS_MAX).await.unwrap();
+    assert_eq!(changed, FiredSchedule::Changed);
+}
