@@ -5,6 +5,7 @@ mod bots;
 mod command;
 mod guards;
 mod hosts;
+mod narrow;
 mod resumption;
 mod runs;
 mod sessions;

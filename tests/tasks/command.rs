@@ -44,6 +44,21 @@ async fn a_task_is_run_watched_shown_and_listed() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_task_is_run_with_fewer_tools() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare([calls(&[("github_list_issues", list())]), LlmReply::says(&["I may not."])]);
+    let command = ["task", "run", "tester", "Look.", "--allowed-tools", "github_get_*,github_add_*", "--watch"];
+    let run = tasks.world.server.command(&command).await?;
+    let (out, told) = (String::from_utf8(run.stdout)?, String::from_utf8(run.stderr)?);
+    ensure!(run.status.success(), "{out}\n{told}");
+    assert!(out.starts_with("✗ github_list_issues"), "{out}");
+    let (_, listed) = tasks.api().get("/api/tasks").await?;
+    let narrow = serde_json::json!({ "allowed_tools": ["github_get_*", "github_add_*"] });
+    assert_eq!(listed["items"][0]["narrow"], narrow, "{listed}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_task_that_fails_has_an_exit_code() -> Result<()> {
     let tasks = Tasks::start().await?;
     let run = tasks.world.server.command(&["task", "run", "tester", "Fail.", "--watch"]).await?;

@@ -20,6 +20,7 @@ Examples:
   monstrum task run triage 'Label the new issues of acme/site' --watch
   monstrum task run triage 'And now the pull requests' --session 01998a3c-… --watch
   monstrum task run triage 'Label the new issues' --steps 20 --wall-s 600 --json
+  monstrum task run triage 'Which issues are new?' --allowed-tools 'github_list_*,github_get_*' --watch
 
 Without --watch, the command prints the task and does not wait for its end. With --watch, it prints the texts of the model
 as they arrive and each call as it ends; the exit code is 0 if the task is completed, and 1 otherwise. Ctrl-C ends the
@@ -88,6 +89,9 @@ pub(super) struct Run {
     /// Continue this session
     #[arg(long, value_name = "ID")]
     session: Option<SessionId>,
+    /// Globs for the names of the tools that the task may use, separated by commas [default: all tools of the bot]
+    #[arg(long, value_name = "GLOBS", value_delimiter = ',')]
+    allowed_tools: Option<Vec<String>>,
     /// The maximum number of steps [default: 50]
     #[arg(long, value_name = "N")]
     steps: Option<u32>,
@@ -135,10 +139,13 @@ impl Task {
 
 impl Run {
     async fn start(self, client: &Client, is_json: bool) -> Result<ExitCode, Failure> {
-        let Run { bot, instruction, params, session, steps, tokens, wall_s, watch } = self;
+        let Run { bot, instruction, params, session, allowed_tools, steps, tokens, wall_s, watch } = self;
         let bot = names::id(client, Noun::Bot, &bot).await?;
         let limits = json!({ "steps": steps, "tokens": tokens, "wall_s": wall_s });
-        let body = json!({ "instruction": instruction, "params": params, "session_id": session, "limits": limits });
+        let narrow = allowed_tools.map(|tools| json!({ "allowed_tools": tools }));
+        let body = json!({
+            "instruction": instruction, "params": params, "session_id": session, "narrow": narrow, "limits": limits,
+        });
         let task = client.post(&["api", "bots", &bot, "tasks"], Some(&body)).await?;
         let id = names::text(&task, "id")?;
         if watch {

@@ -2,7 +2,7 @@
 //!
 //! The journal is the whole memory of a task: what comes next is a function of its rows.
 
-use monstrum_api::tasks::TokenUsage;
+use monstrum_api::tasks::{Narrow, TokenUsage};
 use monstrum_api::tools::Chat;
 use monstrum_core::call_types::incoming::CallerKey;
 use monstrum_llm::AssistantMessage;
@@ -191,6 +191,15 @@ impl TaskContent {
 }
 
 impl TaskContent {
+    /// Returns what the starter of the task has narrowed. A task of another bot has the links of the call that started it.
+    #[must_use]
+    pub fn narrow(&self) -> Option<&Narrow> {
+        match self.links.last() {
+            Some(TaskLink::Narrow(narrow)) => Some(narrow),
+            Some(TaskLink::Delegation { .. }) | None => None,
+        }
+    }
+
     /// Returns the user for whom the bot works.
     #[must_use]
     pub fn user(&self) -> Option<AppUser> {

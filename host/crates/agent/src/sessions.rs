@@ -73,7 +73,7 @@ impl Tasks {
     pub async fn send(&self, caller: &Caller, id: SessionId, input: NewMessage) -> Result<Task, OperationError> {
         let row = self.session_row(caller, id).await?;
         let (session_id, limits) = (Some(id), TaskLimits::default());
-        let task = NewTask { instruction: input.text, params: None, session_id, chat: None, limits };
+        let task = NewTask { instruction: input.text, params: None, session_id, chat: None, narrow: None, limits };
         let started = self.start(caller, row.bot_id, task).await;
         started.map_err(|error| match error {
             OperationError::Invalid(errors) => {

@@ -74,7 +74,7 @@ impl Tasks {
         let (snapshot, now) = (app.policy.load(), app.clock.now());
         let row = &snapshot.bot(workspace, bot).ok_or_else(|| refused(&OperationError::not_found("bot")))?.row;
         let limits = TaskLimits::default();
-        let input = NewTask { instruction, params, session_id: None, chat: None, limits };
+        let input = NewTask { instruction, params, session_id: None, chat: None, narrow: None, limits };
         let mut limits = checked(&input, &limits_of(row)).map_err(|error| of_input(error, waits))?;
         models::candidates(&snapshot, workspace, bot, now)
             .map_err(|error| refused(&OperationError::conflict(error.to_string())))?;

@@ -10,7 +10,7 @@ use monstrum_core::app::App;
 use monstrum_core::events::{self, EventLinks, EventType, NewEvent};
 use monstrum_core::models;
 use monstrum_core::operations::tools::{check_chat, may_use};
-use monstrum_core::operations::{Caller, OperationError};
+use monstrum_core::operations::{Caller, OperationError, narrow};
 use monstrum_engine::Engine;
 use monstrum_store::{
     BotRow, EventRow, InsertedTask, KeyKind, NewSession, NewWake, PAGE_ITEMS_MAX, Page, SessionRow, TaskFilter,
@@ -25,6 +25,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::journal::{self, JournalError, Limits, Source, StepContent, TaskContent};
+use crate::links::TaskLink;
 use crate::live::LiveTasks;
 
 /// The maximum size of an instruction, in bytes.
@@ -115,13 +116,15 @@ impl Tasks {
         let (snapshot, now) = (app.policy.load(), app.clock.now());
         let row_of_bot = &snapshot.bot(caller.workspace, bot).ok_or_else(|| OperationError::not_found("bot"))?.row;
         let limits = checked(&input, &limits_of(row_of_bot))?;
+        input.narrow.as_ref().map_or(Ok(()), |given| narrow::check("/narrow", given))?;
         models::candidates(&snapshot, caller.workspace, bot, now)
             .map_err(|error| OperationError::conflict(error.to_string()))?;
         let idle_ms = row_of_bot.session_idle_s.unwrap_or(SESSION_IDLE_S).saturating_mul(1000);
-        let NewTask { instruction, params, session_id, chat, .. } = input;
+        let NewTask { instruction, params, session_id, chat, narrow, .. } = input;
         let session = self.session_of(caller, bot, (session_id, chat), (idle_ms, now)).await?;
         let mut content = TaskContent::new(instruction, limits, Source::of_key(caller.caller_key()));
         content.params = params;
+        content.links = narrow.into_iter().map(TaskLink::Narrow).collect();
         let (key, parent, session) = (Some(caller.key), None, Some(session));
         self.begin(Beginning { workspace: caller.workspace, bot, key, parent, session, content }).await
     }
@@ -448,8 +451,9 @@ pub(crate) fn internal(error: JournalError) -> OperationError {
 }
 
 fn shown(row: &TaskRow, content: TaskContent) -> Task {
+    let narrow = content.narrow().cloned();
     let TaskContent { instruction, result, message, .. } = content;
-    task(row, (instruction, result, message))
+    Task { narrow, ..task(row, (instruction, result, message)) }
 }
 
 fn task(row: &TaskRow, (instruction, result, message): (String, Option<String>, Option<String>)) -> Task {
@@ -464,6 +468,7 @@ fn task(row: &TaskRow, (instruction, result, message): (String, Option<String>, 
         message,
         instruction,
         result,
+        narrow: None,
         steps: row.steps,
         usage: TokenUsage { input_tokens: tokens(row.input_tokens), output_tokens: tokens(row.output_tokens) },
         started_by: row.key_id,

@@ -37,6 +37,9 @@ pub struct Task {
     /// The answer of the bot, if the task is completed. A list has the first 4 KiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
+    /// What the starter of the task has narrowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub narrow: Option<Narrow>,
     /// The number of steps that have ended.
     pub steps: i64,
     pub usage: TokenUsage,
@@ -116,6 +119,8 @@ pub struct NewTask {
     pub session_id: Option<SessionId>,
     /// The conversation in whose session the task is done. The session is created if the conversation has none.
     pub chat: Option<Chat>,
+    /// What the task may do less than its bot. It restricts every call of the task, and those of the tasks that it starts.
+    pub narrow: Option<Narrow>,
     /// The limits, which must not exceed those of the bot.
     #[serde(default)]
     pub limits: TaskLimits,

@@ -29,6 +29,7 @@ mod input;
 pub mod keys;
 mod list;
 pub mod me;
+pub mod narrow;
 pub mod oauth;
 pub mod oauth_discovery;
 pub mod oauth_providers;

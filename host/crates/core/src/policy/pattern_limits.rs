@@ -92,6 +92,14 @@ fn lists_of_gates<'v>(path: &'static str, gates: Option<&'v Value>) -> impl Iter
     })
 }
 
+/// Returns the pattern lists of a link without gates, each with its JSON pointer below `path`.
+pub fn lists_of_link<'v>(path: &str, link: &'v Value) -> Vec<(String, &'v Value)> {
+    let tools = link.get("allowed_tools").map(|list| (format!("{path}/allowed_tools"), list));
+    let scopes =
+        lists_of_scopes(&format!("{path}/scope_constraints"), link.get("scope_constraints")).collect::<Vec<_>>();
+    tools.into_iter().chain(scopes).collect()
+}
+
 fn lists_of_scopes<'v>(path: &str, scopes: Option<&'v Value>) -> impl Iterator<Item = (String, &'v Value)> {
     let scopes = scopes.and_then(Value::as_object).into_iter().flatten();
     scopes.map(move |(key, list)| (format!("{path}/{}", pointer_token(key)), list))
