@@ -8,7 +8,7 @@ use support::{Server, TokenIssuer, now_s};
 use super::calls::ended;
 use super::streams::{Events, subscription};
 use super::{Client, Scene};
-use crate::http::{Answers, send};
+use crate::http::{Answers, made, send};
 use crate::world::{eventually, text};
 
 pub(super) const PUBLIC: &str = "https://monstrum.example";
@@ -245,6 +245,34 @@ async fn a_call_ends_with_its_token() -> Result<()> {
     assert_eq!(answer["_meta"]["monstrum/status"], "permission_denied", "{answer}");
     issued.scene.world.github.release();
     assert_eq!(seen(&client).await?.0, 401);
+    Ok(())
+}
+
+/// A task would not end with the token.
+#[tokio::test]
+async fn a_user_with_a_token_starts_no_task_of_another_bot() -> Result<()> {
+    let issued = Issued::start().await?;
+    let (api, bot) = (&issued.scene.world.api, &issued.scene.world.bot);
+    let helper = api.bot("helper").await?;
+    let resource = json!({ "resource_type": "bot", "name": "helper", "config": { "bot": helper } });
+    let resource = made(api, "/api/resources", &resource).await?;
+    let binding = json!({ "resource_id": resource, "permissions": { "allowed_operations": ["bot.*"] } });
+    for bot in [bot, &helper] {
+        made(api, &format!("/api/bots/{bot}/resources"), &binding).await?;
+    }
+    let client = issued.client("ann")?;
+    for (tool, arguments) in [
+        ("bot_execute_task", json!({ "instruction": "Do it." })),
+        ("bot_query", json!({ "question": "Is it so?" })),
+        ("bot_call_tool", json!({ "tool": "bot_query", "params": { "question": "Is it so?" } })),
+    ] {
+        let answer = client.call(tool, &arguments).await?;
+        assert_eq!(answer["_meta"]["monstrum/status"], "permission_denied", "{tool}: {answer}");
+    }
+    let (_, refused) = api.get("/api/audit?rule=access_token").await?;
+    assert_eq!(refused["items"].as_array().map(Vec::len), Some(3), "{refused}");
+    let (_, list) = api.get("/api/tasks").await?;
+    assert_eq!(list["items"], json!([]));
     Ok(())
 }
 

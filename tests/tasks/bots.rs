@@ -267,6 +267,7 @@ async fn the_task_of_a_query_ends_with_its_call() -> Result<()> {
     ]);
     let parent = pair.tasks.run("Set a task.").await?;
     assert_eq!(text(&parent["status"]), "completed", "{parent}");
+    pair.of_helper.is_answering().await;
     let child = pair.newest().await?;
     assert_eq!((&child["parent_task_id"], text(&child["status"])), (&parent["id"], "running"), "{child}");
     Ok(())
