@@ -236,6 +236,7 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
     let binding = format!("{bindings}/{}", own.id("binding_id"));
     let foreign_binding = format!("{bindings}/{}", other.id("binding_id"));
     let [theirs, role, resource] = ["bots", "roles", "resources"].map(|of| other.id(of));
+    let response = format!("resp_{}", other.id("tasks"));
     let attempts = [
         (Method::POST, "/api/keys", json!({ "name": "stolen", "kind": "bot", "bot_id": theirs })),
         (Method::POST, &bindings, json!({ "resource_id": resource, "role_id": own.id("roles") })),
@@ -247,6 +248,16 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         (Method::POST, &call, json!({ "params": { "repo": other.marker }, "resource_id": resource })),
         (Method::POST, &tasks, json!({ "instruction": "x", "session_id": other.id("sessions") })),
         (Method::POST, &check, json!({ "params": {}, "resource_id": resource })),
+        (
+            Method::POST,
+            "/v1/chat/completions",
+            json!({ "model": theirs, "messages": [{ "role": "user", "content": "x" }] }),
+        ),
+        (
+            Method::POST,
+            "/v1/responses",
+            json!({ "model": own.id("bots"), "input": "x", "previous_response_id": response }),
+        ),
     ];
     let queries = [
         format!("/api/audit?bot_id={theirs}"),

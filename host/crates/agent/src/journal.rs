@@ -13,6 +13,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::requests::RequestContent;
+
 /// An error while a record is sealed or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -42,6 +44,9 @@ pub struct TaskContent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat: Option<Chat>,
     pub source: Source,
+    /// The request of a client that keeps the conversation; `None` for a task of a session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<Box<RequestContent>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
     /// What happened, if the task failed.
@@ -102,6 +107,9 @@ pub struct RoundContent {
     pub usage: TokenUsage,
     /// Whether calls of the round could not run because of how the model wrote them.
     pub is_malformed: bool,
+    /// Whether the text was cut at the limit of output tokens that the client of the task has set.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_cut: bool,
     /// What the model reads after the results of the round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -143,8 +151,8 @@ impl TaskContent {
     /// Creates the content of a new task.
     #[must_use]
     pub fn new(instruction: String, limits: Limits, source: Source) -> TaskContent {
-        let (params, chat, result, message, is_cancelled) = (None, None, None, None, false);
-        TaskContent { instruction, params, limits, chat, source, result, message, is_cancelled }
+        let (params, chat, request, result, message, is_cancelled) = (None, None, None, None, None, false);
+        TaskContent { instruction, params, limits, chat, source, request, result, message, is_cancelled }
     }
 }
 

@@ -7,6 +7,8 @@
 
 #![forbid(unsafe_code)]
 
+mod answers;
+mod attendance;
 mod calls;
 pub mod compact;
 mod following;
@@ -15,6 +17,7 @@ pub mod journal;
 mod live;
 mod places;
 pub mod present;
+pub mod requests;
 pub mod resume;
 pub mod round;
 mod rounds;
@@ -23,6 +26,8 @@ mod sessions;
 mod state;
 mod tasks;
 
+pub use answers::{Answer, AnswerError, AnswerEvent, Answering};
+pub use attendance::Attendance;
 pub use following::{Delta, Following, TaskEvent};
 pub use live::LiveTasks;
 pub use runner::{Runner, TaskCode};

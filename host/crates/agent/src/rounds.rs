@@ -7,7 +7,7 @@ use std::sync::Arc;
 use monstrum_api::tasks::TokenUsage;
 use monstrum_core::call_types::incoming::{Attachments, IncomingCall};
 use monstrum_core::call_types::round::{
-    LLM_COMPLETE, RoundAnswer, RoundDelta, RoundExchange, RoundFailure, RoundOptions, RoundRequest, RoundTool,
+    LLM_COMPLETE, RoundAnswer, RoundDelta, RoundExchange, RoundFailure, RoundRequest, RoundTool,
 };
 use monstrum_core::call_types::task_step::TaskOfCall;
 use monstrum_core::language::Language;
@@ -96,7 +96,7 @@ impl TaskTurn<'_> {
         let context_tokens = candidates.first().map_or(u64::MAX, |first| first.model.context_tokens);
         let messages = self.messages(state, is_last).await?;
         let messages = compacted(messages, state.earlier(), tools_bytes, context_tokens);
-        let request = RoundRequest { messages, tools, output_tokens: None, options: RoundOptions::default() };
+        let request = RoundRequest { messages, tools, output_tokens: self.output_tokens(), options: self.options() };
         let answered = match self.ask(&request, &candidates, state.next_sequence()).await? {
             Ok(answered) => answered,
             Err(NoAnswer::Ending(ending)) => return Ok(RoundEnd::Ends(ending)),
@@ -116,7 +116,7 @@ impl TaskTurn<'_> {
         let text =
             if own.trim().is_empty() { present::RULES.to_owned() } else { format!("{own}\n\n{}", present::RULES) };
         let mut messages = Vec::with_capacity(state.messages().len() + 2);
-        messages.push(Message::System { text });
+        messages.push(Message::System { text: self.with_instructions(text) });
         messages.extend_from_slice(state.messages());
         if is_last {
             messages.push(Message::user(present::LAST_STEP));
@@ -232,7 +232,8 @@ impl TaskTurn<'_> {
             answer.message.calls.clear();
         }
         let asks = Asks::of(&answer.message, &answer.finish, may_call);
-        let note = note(&answer, may_call);
+        let is_cut = self.may_be_cut(&answer);
+        let note = if is_cut { None } else { note(&answer, may_call) };
         let usage = TokenUsage { input_tokens: answer.usage.input, output_tokens: answer.usage.output };
         let calls = answer.message.calls.clone();
         let round = RoundContent {
@@ -240,6 +241,7 @@ impl TaskTurn<'_> {
             model: answer.origin.model,
             usage,
             is_malformed: asks.is_malformed || note.is_some(),
+            is_cut,
             note,
             message: answer.message,
         };

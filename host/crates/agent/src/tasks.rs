@@ -33,8 +33,8 @@ const INSTRUCTION_BYTES_MAX: usize = 64 << 10;
 const PARAMS_BYTES_MAX: usize = 256 << 10;
 /// The limits of a task whose bot and whose caller set none: enough for most work, and too little to run for a day by
 /// mistake.
-const STEPS: u32 = 50;
-const WALL_S: u32 = 3600;
+pub(crate) const STEPS: u32 = 50;
+pub(crate) const WALL_S: u32 = 3600;
 /// The maximum number of tasks of a workspace that have not ended.
 const UNENDED_MAX: TasksMax = TasksMax { of_workspace: 1000 };
 /// The time in seconds after which a session without a new task has expired, if its bot sets no other.
@@ -130,6 +130,11 @@ impl Tasks {
     ///
     /// The session has a task that has not ended, or the workspace has too many such tasks.
     pub(crate) async fn begin(&self, task: Beginning) -> Result<Task, OperationError> {
+        self.begin_as(TaskId::new(), task).await
+    }
+
+    /// Begins a task that was checked, with an id that no task has.
+    pub(crate) async fn begin_as(&self, id: TaskId, task: Beginning) -> Result<Task, OperationError> {
         let Beginning { workspace, bot, key, parent, session, mut content } = task;
         let (app, now) = (&self.app, self.app.clock.now());
         let (of, new) = match session {
@@ -142,7 +147,7 @@ impl Tasks {
             content.chat = Some(Chat { app_id, user_id, chat_id });
         }
         let mut row = TaskRow {
-            id: TaskId::new(),
+            id,
             workspace_id: workspace,
             bot_id: bot,
             session_id,
@@ -476,7 +481,7 @@ fn as_listed(mut task: Task) -> Task {
 }
 
 /// Returns the limits of a bot's tasks.
-fn limits_of(bot: &BotRow) -> TaskLimits {
+pub(crate) fn limits_of(bot: &BotRow) -> TaskLimits {
     // The limits were checked when they were saved.
     bot.task_limits.as_ref().and_then(|limits| TaskLimits::deserialize(limits).ok()).unwrap_or_default()
 }
