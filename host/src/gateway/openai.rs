@@ -57,7 +57,7 @@ static PLACES: LazyLock<Streams> = LazyLock::new(|| Streams::new(REQUESTS_OF_KEY
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Tells nginx not to hold events back.
 const UNBUFFERED: (HeaderName, &str) = (HeaderName::from_static("x-accel-buffering"), "no");
-/// The app of conversations whose user and chat Open WebUI names in its headers.
+/// The app of conversations whose user and chat `Open WebUI` names in its headers.
 const OPEN_WEBUI: &str = "open-webui";
 /// The maximum number of texts that end an answer, as OpenAI permits.
 const STOPS_MAX: usize = 4;
@@ -152,7 +152,7 @@ fn check_format(param: &str, format: Option<&Value>) -> Result<(), OpenAiError> 
     Ok(())
 }
 
-/// Returns the conversation that a request names: by `user` and `metadata`, or by the headers of Open WebUI. A request that
+/// Returns the conversation that a request names: by `user` and `metadata`, or by the headers of `Open WebUI`. A request that
 /// names only parts of it has none.
 fn chat_of(headers: &HeaderMap, user: Option<&str>, metadata: Option<&Map<String, Value>>) -> Option<Chat> {
     let field = |name: &str| metadata?.get(name)?.as_str();

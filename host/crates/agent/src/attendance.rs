@@ -73,9 +73,8 @@ async fn cancel_unless_joined(tasks: Arc<Tasks>, caller: Caller, id: TaskId, liv
             }
         }
     };
-    let mut clients = live.clients().subscribe();
     tokio::select! {
-        _ = clients.wait_for(|clients| clients.is_some_and(|clients| clients > 0)) => return,
+        () = live.attended() => return,
         () = tasks.closed.cancelled() => return,
         () = ended => return,
         () = sleep(RETURN_MAX) => {}
