@@ -102,3 +102,25 @@ async fn a_failure_without_a_write_is_tried_again() -> Result<()> {
     assert_eq!((status, &second["choices"][0]["message"]["content"]), (200, &json!("Now.")), "{second}");
     Ok(())
 }
+
+/// The task goes on after a restart of the server, and the library that repeats its request gets the answer.
+#[tokio::test]
+async fn a_repetition_joins_its_task_after_a_restart() -> Result<()> {
+    let mut tasks = Tasks::start().await?;
+    tasks.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I think")]).silent(), LlmReply::says(&["Done."])]);
+    let body = streamed(ask("Go."));
+    let first = post(tasks.api(), CHAT, &body).header("idempotency-key", "one").send().await?;
+    tasks.llm.is_answering().await;
+    tasks.world.server.stop().await?;
+    let first = first.text().await.unwrap_or_default();
+    assert!(!first.contains("[DONE]"), "{first}");
+    tasks.world.server.launch().await?;
+    tasks.world.api = tasks.world.server.api()?;
+    let second = events(post(tasks.api(), CHAT, &body).header("idempotency-key", "one").send().await?).await?;
+    let chunks: Vec<Value> = second.iter().filter_map(|data| serde_json::from_str(data).ok()).collect();
+    assert_eq!((said(&chunks).as_str(), second.last().map(String::as_str)), ("Done.", Some("[DONE]")), "{second:?}");
+    let (_, listed) = tasks.api().get("/api/tasks").await?;
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");
+    assert_eq!(tasks.llm.requests().len(), 2);
+    Ok(())
+}

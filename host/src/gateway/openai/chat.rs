@@ -196,10 +196,10 @@ fn content(input: ChatRequest) -> Result<RequestContent, OpenAiError> {
 
 /// Returns the texts that end the answer: one text, or a list of them.
 fn stops(stop: Option<&Value>) -> Result<Vec<String>, OpenAiError> {
-    let texts = match stop {
+    let texts: Option<Vec<&str>> = match stop {
         None => return Ok(Vec::new()),
         Some(Value::Array(texts)) => texts.iter().map(Value::as_str).collect(),
-        Some(text) => Some(text.as_str()).into_iter().collect::<Option<Vec<_>>>(),
+        Some(text) => text.as_str().map(|text| vec![text]),
     };
     let is_right = |text: &&str| (1..=STOP_BYTES_MAX).contains(&text.len());
     match texts {

@@ -78,7 +78,7 @@ fn image(url: Option<&str>, param: &str) -> Result<Part, OpenAiError> {
 fn is_base64(text: &str) -> bool {
     let digits = text.trim_end_matches('=');
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
-    !digits.is_empty() && text.len() % 4 == 0 && text.len() - digits.len() <= 2 && digits.bytes().all(is_digit)
+    !digits.is_empty() && text.len().is_multiple_of(4) && text.len() - digits.len() <= 2 && digits.bytes().all(is_digit)
 }
 
 #[cfg(test)]
