@@ -209,7 +209,10 @@ async fn task_of(
                 // Another repetition of the request may have started the task in the meantime.
                 Err(error) => match tasks.earlier_task(caller, bot, id).await {
                     Ok(EarlierTask::Joinable | EarlierTask::Failed) => id,
-                    Ok(EarlierTask::Absent) | Err(_) => return Err(error.into()),
+                    Ok(EarlierTask::Absent) | Err(_) => {
+                        attendance.abandon();
+                        return Err(error.into());
+                    }
                 },
             }
         }

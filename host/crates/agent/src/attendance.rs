@@ -24,6 +24,8 @@ pub struct Attendance {
     pub(crate) live: Arc<LiveTask>,
     /// A listener that was there before the task began.
     pub(crate) early: Option<Receiver<LiveEvent>>,
+    /// Whether the task was never started.
+    is_abandoned: bool,
 }
 
 impl Tasks {
@@ -33,15 +35,14 @@ impl Tasks {
         let live = self.live.of(id);
         live.clients().send_modify(|clients| *clients = Some(clients.unwrap_or(0).saturating_add(1)));
         let early = listens.then(|| live.listen());
-        Attendance { tasks: Arc::clone(self), caller: caller.clone(), id, live, early }
+        Attendance { tasks: Arc::clone(self), caller: caller.clone(), id, live, early, is_abandoned: false }
     }
 }
 
 impl Attendance {
-    /// Returns the id of the task.
-    #[must_use]
-    pub fn id(&self) -> TaskId {
-        self.id
+    /// Ends the attendance of a task that could not be started.
+    pub fn abandon(mut self) {
+        self.is_abandoned = true;
     }
 }
 
@@ -54,7 +55,7 @@ impl Drop for Attendance {
             *clients = Some(left);
         });
         // Without a runtime, the host has ended and runs no tasks.
-        if let (true, Ok(runtime)) = (is_last, tokio::runtime::Handle::try_current()) {
+        if let (true, Ok(runtime)) = (is_last && !self.is_abandoned, tokio::runtime::Handle::try_current()) {
             let (tasks, caller, live) = (Arc::clone(&self.tasks), self.caller.clone(), Arc::clone(&self.live));
             drop(runtime.spawn(cancel_unless_joined(tasks, caller, self.id, live)));
         }
@@ -66,9 +67,11 @@ async fn cancel_unless_joined(tasks: Arc<Tasks>, caller: Caller, id: TaskId, liv
     let ended = async {
         let mut changes = live.changes();
         loop {
-            // A failure of the database ends the wait, and the cancellation meets it again.
+            // The request may have ended while it started the task, so a task that is not there may still come. If the
+            // database fails, the cancellation meets the failure again.
             let row = tasks.app.store.task(caller.workspace, id).await;
-            if !matches!(row, Ok(Some(row)) if row.ended_at.is_none()) || changes.changed().await.is_err() {
+            let has_ended = matches!(&row, Ok(Some(row)) if row.ended_at.is_some());
+            if has_ended || changes.changed().await.is_err() {
                 return;
             }
         }
