@@ -23,6 +23,7 @@ mod machines;
 mod mcp;
 mod models;
 mod oauth;
+mod openai;
 mod packages;
 mod postgres;
 mod revocation;

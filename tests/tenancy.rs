@@ -242,6 +242,7 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
     let binding = format!("{bindings}/{}", own.id("binding_id"));
     let foreign_binding = format!("{bindings}/{}", other.id("binding_id"));
     let [theirs, role, resource] = ["bots", "roles", "resources"].map(|of| other.id(of));
+    let response = format!("resp_{}", other.id("tasks"));
     let attempts = [
         (Method::POST, "/api/keys", json!({ "name": "stolen", "kind": "bot", "bot_id": theirs })),
         (Method::POST, &bindings, json!({ "resource_id": resource, "role_id": own.id("roles") })),
@@ -257,6 +258,16 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
             Method::POST,
             "/api/schedules",
             json!({ "name": "stolen", "bot_id": theirs, "instruction": "x", "every_s": 3600, "enabled": false }),
+        ),
+        (
+            Method::POST,
+            "/v1/chat/completions",
+            json!({ "model": theirs, "messages": [{ "role": "user", "content": "x" }] }),
+        ),
+        (
+            Method::POST,
+            "/v1/responses",
+            json!({ "model": own.id("bots"), "input": "x", "previous_response_id": response }),
         ),
     ];
     let queries = [

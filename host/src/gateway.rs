@@ -24,6 +24,7 @@ mod keys;
 mod mcp;
 mod me;
 mod oauth;
+mod openai;
 mod packages;
 mod pins;
 mod platform;
@@ -235,6 +236,11 @@ fn others() -> OpenApiRouter<HttpState> {
         .routes(routes!(export::export))
         .routes(routes!(import::import))
         .routes(routes!(wakes::list))
+        .routes(routes!(openai::list))
+        .routes(routes!(openai::show))
+        .routes(routes!(openai::complete))
+        .routes(routes!(openai::respond))
+        .routes(routes!(openai::retrieve))
 }
 
 /// Returns every route of the API, with its description.
@@ -291,7 +297,8 @@ async fn readiness(app: Host, request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Gives every request an id and a log line, and turns every error into problem+json.
+/// Gives every request an id and a log line, and turns every error into problem+json, or below `/v1` into the form of
+/// OpenAI.
 async fn envelope(mut request: Request, next: Next) -> Response {
     let began = Instant::now();
     let request_id = RequestId::new();
@@ -299,6 +306,7 @@ async fn envelope(mut request: Request, next: Next) -> Response {
     let request_id = request_id.to_string();
     let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
     let method = request.method().clone();
+    let is_openai = openai::covers(request.uri().path());
     let is_console = request.extensions().get::<ConsoleKey>().is_some();
     let via = if is_console { "console" } else { "http" };
     let span =
@@ -311,7 +319,7 @@ async fn envelope(mut request: Request, next: Next) -> Response {
     };
     if let Some(problem) = problem {
         let mut before = std::mem::take(response.headers_mut());
-        response = problem.render(&request_id);
+        response = if is_openai { openai::render(problem) } else { problem.render(&request_id) };
         let kept = KEPT_BY_PROBLEMS.into_iter().filter_map(|name| before.remove(&name).map(|value| (name, value)));
         response.headers_mut().extend(kept);
     }

@@ -159,6 +159,14 @@ impl Fresh {
             }
             "schedules" => made(api, "/api/schedules", &schedule(&self.name(), &self.world.bot)).await?,
             "oauth" => made(api, "/api/oauth/providers", &self.provider().await?).await?,
+            // The model is a bot that has one.
+            "models" => {
+                bot = api.bot(&self.name()).await?;
+                give_model(api, &bot, &self.name(), &self.llm).await?;
+                bot.clone()
+            }
+            // A response belongs to the key that has asked for it.
+            "responses" => "resp_absent".to_owned(),
             "bots" | "{bot}" | "oauth-protected-resource" => {
                 bot = api.bot(&self.name()).await?;
                 bot.clone()
@@ -250,6 +258,11 @@ impl Fresh {
             // The bot has no model.
             "POST /api/bots/{id}/tasks" => json!({ "instruction": name }),
             "POST /api/sessions/{id}/messages" => json!({ "text": name }),
+            // The bot has no model.
+            "POST /v1/chat/completions" => {
+                json!({ "model": self.world.bot, "messages": [{ "role": "user", "content": name }] })
+            }
+            "POST /v1/responses" => json!({ "model": self.world.bot, "input": name }),
             "POST /mcp/{bot}" => json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" }),
             other => bail!("the test has no body for `{other}`; add one"),
         }))
@@ -450,6 +463,11 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /oauth/connect/callback                            400  400  400  400  400  400  400  400
     GET    /oauth/connect/{ticket}                            400  400  400  400  400  400  400  400
     GET    /readyz                                            200  200  200  200  200  200  200  200
+    POST   /v1/chat/completions                               401  401  400  400  400  403  400  404
+    GET    /v1/models                                         401  401  200  200  200  403  200  200
+    GET    /v1/models/{id}                                    401  401  200  200  200  403  200  404
+    POST   /v1/responses                                      401  401  400  400  400  403  400  404
+    GET    /v1/responses/{id}                                 401  401  404  404  404  403  404  404
     GET    /ws/agent                                          401  401  403  403  403  403  403  403
     ");
     Ok(())

@@ -177,12 +177,16 @@ async fn a_bot_key_reaches_its_own_tools_and_nothing_else() {
         // These routes reach only the key itself and what belongs to its bot, which has nothing.
         let is_of_its_own =
             matches!(path.as_str(), "/api/me" | "/api/sandboxes" | "/api/approvals" | "/api/tasks" | "/api/sessions")
+                || path == "/v1/models"
                 || ["/api/chats/", "/api/apps/"].iter().any(|begin| path.starts_with(begin));
         if is_document || is_of_its_own || is_open(&path) {
             continue;
         }
         let path = path.replace("019a0000-0000-7000-8000-000000000001", &other);
-        let answer = server.ask(&key, method.clone(), &path, Some(json!({}))).await;
+        // Below `/v1`, the body names the bot.
+        let body =
+            if path.starts_with("/v1/") { json!({"model": other, "messages": [], "input": "x"}) } else { json!({}) };
+        let answer = server.ask(&key, method.clone(), &path, Some(body)).await;
         let refused =
             matches!(answer.status, StatusCode::FORBIDDEN | StatusCode::NOT_FOUND | StatusCode::UNPROCESSABLE_ENTITY);
         assert!(refused, "{method} {path}: {answer:?}");

@@ -94,6 +94,7 @@ impl TaskTurn<'_> {
     pub(crate) async fn run_calls(&self, state: &mut State, calls: Vec<PlannedCall>) -> Result<(), Interrupted> {
         let mut calls = calls.into_iter().peekable();
         while let Some(first) = calls.next() {
+            self.attended().await;
             if self.stops() {
                 return Ok(());
             }

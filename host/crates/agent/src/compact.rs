@@ -12,6 +12,8 @@ const BYTES_OF_TOKEN: u64 = 3;
 /// answer, and for errors of the estimate.
 const FULL_PERCENT: u64 = 80;
 const TARGET_PERCENT: u64 = 60;
+/// The start of a result of this host. The results that a client sends are its own, and stay as they are.
+const FRAME: &str = "<tool-result ";
 /// The size from which leaving a result out makes room.
 const RESULT_BYTES_MIN: usize = 256;
 /// The beginning of what stands in place of a result.
@@ -34,6 +36,7 @@ pub fn compacted(mut messages: Vec<Message>, earlier: usize, tools_bytes: usize,
         }
         if let Message::Tool { text, .. } = message
             && text.len() >= RESULT_BYTES_MIN
+            && text.starts_with(FRAME)
         {
             let omitted = omitted(text);
             bytes = bytes.saturating_sub(text.len().saturating_sub(omitted.len()));
@@ -135,6 +138,13 @@ mod tests {
         );
         assert_eq!(short[9], result(2, 1_000), "the last exchange stays whole");
         assert!(has_omitted(&short) && !has_omitted(&conversation()));
+    }
+
+    #[test]
+    fn results_of_a_client_stay() {
+        let own = Message::Tool { call_id: "c".to_owned(), text: "x".repeat(1_000) };
+        let messages = vec![Message::System { text: "s".to_owned() }, said("look"), own, said("look")];
+        assert_eq!(compacted(messages.clone(), 0, 0, 100), messages);
     }
 
     #[test]

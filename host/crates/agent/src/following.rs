@@ -92,6 +92,8 @@ pub struct Following {
     /// that a slow listener holds one page.
     has_more: bool,
     live: Receiver<LiveEvent>,
+    /// Whether texts were missed since the last call of [`Following::has_missed`].
+    has_missed: bool,
     is_ended: bool,
     _task: Arc<LiveTask>,
 }
@@ -106,6 +108,17 @@ impl Tasks {
         // The subscription precedes the first read, so that no change is missed.
         let task = self.live.of(id);
         let live = task.listen();
+        self.follow_with(caller, id, after, (task, live, true)).await
+    }
+
+    /// Follows a task with a listener of its own. `has_missed` is false for a listener that is older than the task.
+    pub(crate) async fn follow_with(
+        self: &Arc<Self>,
+        caller: Caller,
+        id: TaskId,
+        after: i64,
+        (task, live, has_missed): (Arc<LiveTask>, Receiver<LiveEvent>, bool),
+    ) -> Result<Following, OperationError> {
         let shown = self.show(&caller, id).await?;
         let mut following = Following {
             tasks: Arc::clone(self),
@@ -117,6 +130,7 @@ impl Tasks {
             queued: VecDeque::from([TaskEvent::Task(Box::new(shown))]),
             has_more: false,
             live,
+            has_missed,
             is_ended: false,
             _task: task,
         };
@@ -126,6 +140,11 @@ impl Tasks {
 }
 
 impl Following {
+    /// Returns whether texts before the last event may be missing, and forgets it.
+    pub(crate) fn has_missed(&mut self) -> bool {
+        std::mem::take(&mut self.has_missed)
+    }
+
     /// Waits for the next event. Returns `None` after the end of the task, when the key of the caller is deleted or
     /// rotated, and when the host stops.
     ///
@@ -157,10 +176,12 @@ impl Following {
                         return Ok(Some(TaskEvent::Delta(Delta { step, channel, text })));
                     }
                 }
-                // This listener holds the sender, so the channel is not closed.
-                Ok(Ok(LiveEvent::Changed) | Err(RecvError::Lagged(_) | RecvError::Closed)) | Err(_) => {
+                Ok(Err(RecvError::Lagged(_))) => {
+                    self.has_missed = true;
                     self.read().await?;
                 }
+                // This listener holds the sender, so the channel is not closed.
+                Ok(Ok(LiveEvent::Changed) | Err(RecvError::Closed)) | Err(_) => self.read().await?,
             }
         }
     }

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::links::TaskLink;
+use crate::requests::RequestContent;
 
 /// An error while a record is sealed or opened.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +53,9 @@ pub struct TaskContent {
     /// The place in the tree of a task that another task has started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree: Option<InTree>,
+    /// The request of a client that keeps the conversation; `None` for a task of a session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<Box<RequestContent>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
     /// What happened, if the task failed.
@@ -153,6 +157,9 @@ pub struct RoundContent {
     pub usage: TokenUsage,
     /// Whether calls of the round could not run because of how the model wrote them.
     pub is_malformed: bool,
+    /// Whether the text was cut at the limit of output tokens that the client of the task has set.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_cut: bool,
     /// What the model reads after the results of the round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -203,7 +210,7 @@ impl TaskContent {
     /// Creates the content of a new task.
     #[must_use]
     pub fn new(instruction: String, limits: Limits, source: Source) -> TaskContent {
-        let (params, chat, result, message, is_cancelled) = (None, None, None, None, false);
+        let (params, chat, request, result, message, is_cancelled) = (None, None, None, None, None, false);
         let (links, tree, labels, output_schema) = (Vec::new(), None, Labels::none(), None);
         TaskContent {
             instruction,
@@ -213,6 +220,7 @@ impl TaskContent {
             source,
             links,
             tree,
+            request,
             result,
             message,
             is_cancelled,

@@ -7,6 +7,8 @@
 
 #![forbid(unsafe_code)]
 
+mod answers;
+mod attendance;
 mod calls;
 pub mod compact;
 mod endings;
@@ -22,6 +24,7 @@ mod output;
 mod own_tools;
 mod places;
 pub mod present;
+pub mod requests;
 pub mod resume;
 pub mod round;
 mod rounds;
@@ -33,6 +36,8 @@ mod state;
 mod tasks;
 mod waits;
 
+pub use answers::{Answer, AnswerError, AnswerEvent, Answering};
+pub use attendance::Attendance;
 pub use following::{Delta, Following, TaskEvent};
 pub use live::LiveTasks;
 pub use runner::{Runner, TaskCode};

@@ -8,8 +8,7 @@ use std::sync::{Arc, Weak};
 use monstrum_core::call_types::round::RoundChannel;
 use monstrum_types::{RequestId, TaskId};
 use parking_lot::Mutex;
-use tokio::sync::futures::Notified;
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 /// The number of events of a task that a slow listener can fall behind. A listener that falls behind further misses texts
@@ -32,8 +31,9 @@ pub(crate) struct LiveTask {
     /// Cancelled when a caller asks this host to cancel the task.
     pub(crate) cancel: CancellationToken,
     events: broadcast::Sender<LiveEvent>,
-    /// Notified of the same changes. Who waits here does not count as a listener, for whom texts would be sent.
-    changes: Notify,
+    changes: watch::Sender<()>,
+    /// The number of clients that wait for the task; `None` for a task that runs without a client.
+    clients: watch::Sender<Option<usize>>,
 }
 
 impl LiveTask {
@@ -41,17 +41,30 @@ impl LiveTask {
     pub(crate) fn changed(&self) {
         // The error means that the task has no listeners.
         drop(self.events.send(LiveEvent::Changed));
-        self.changes.notify_waiters();
+        self.changes.send_replace(());
     }
 
-    /// Returns a future of the next change. It counts changes from the time at which it is enabled or polled.
-    pub(crate) fn next_change(&self) -> Notified<'_> {
-        self.changes.notified()
+    /// Watches the changes of the journal. A watcher is no listener: it does not read texts as they arrive.
+    #[must_use]
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// Returns the number of clients that wait for the task.
+    #[must_use]
+    pub(crate) fn clients(&self) -> &watch::Sender<Option<usize>> {
+        &self.clients
     }
 
     /// Sends a text to the listeners.
     pub(crate) fn delta(&self, step: i64, channel: RoundChannel, text: String) {
         drop(self.events.send(LiveEvent::Delta { step, channel, text: text.into() }));
+    }
+
+    /// Waits while all clients of the task have gone. A task that runs without a client does not wait.
+    pub(crate) async fn attended(&self) {
+        // An error would mean that the sender was dropped, but this value owns it.
+        drop(self.clients.subscribe().wait_for(|clients| *clients != Some(0)).await);
     }
 
     /// Returns whether the task has listeners.
@@ -116,9 +129,12 @@ impl LiveTasks {
         if tasks.len() >= SWEPT_FROM {
             tasks.retain(|_, task| task.strong_count() > 0);
         }
-        let (events, changes) = (broadcast::Sender::new(EVENTS_MAX), Notify::new());
-        let task = LiveTask { cancel: CancellationToken::new(), events, changes };
-        let task = Arc::new(task);
+        let task = Arc::new(LiveTask {
+            cancel: CancellationToken::new(),
+            events: broadcast::Sender::new(EVENTS_MAX),
+            changes: watch::Sender::new(()),
+            clients: watch::Sender::new(None),
+        });
         tasks.insert(id, Arc::downgrade(&task));
         task
     }
@@ -139,6 +155,8 @@ impl LiveTasks {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     #[test]
@@ -153,6 +171,19 @@ mod tests {
         assert!(!task.has_listeners());
         drop(waiting);
         assert!(!live.is_waiting(request) && task.cancel.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_task_waits_while_its_clients_have_gone() {
+        let task = LiveTasks::default().of(TaskId::new());
+        assert!(task.attended().now_or_never().is_some(), "the task never had a client");
+        task.clients().send_replace(Some(1));
+        assert!(task.attended().now_or_never().is_some());
+        task.clients().send_replace(Some(0));
+        let mut waits = Box::pin(task.attended());
+        assert!(waits.as_mut().now_or_never().is_none());
+        task.clients().send_replace(Some(1));
+        waits.await;
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use monstrum_api::tasks::TokenUsage;
 use monstrum_core::call_types::call_labels::CallLabels;
 use monstrum_core::call_types::incoming::{Attachments, IncomingCall};
 use monstrum_core::call_types::round::{
-    LLM_COMPLETE, RoundAnswer, RoundDelta, RoundExchange, RoundFailure, RoundOptions, RoundRequest, RoundTool,
+    LLM_COMPLETE, RoundAnswer, RoundDelta, RoundExchange, RoundFailure, RoundRequest, RoundTool,
 };
 use monstrum_core::call_types::task_step::TaskOfCall;
 use monstrum_core::language::Language;
@@ -99,7 +99,7 @@ impl TaskTurn<'_> {
         if !is_last && (state.has_long_results() || has_omitted(&messages)) {
             tools.push(own_tools::read_result());
         }
-        let request = RoundRequest { messages, tools, output_tokens: None, options: RoundOptions::default() };
+        let request = RoundRequest { messages, tools, output_tokens: self.output_tokens(), options: self.options() };
         let answered = match self.ask(&request, &candidates, (state.next_sequence(), state.labels())).await? {
             Ok(answered) => answered,
             Err(NoAnswer::Ending(ending)) => return Ok(RoundEnd::Ends(ending)),
@@ -121,7 +121,7 @@ impl TaskTurn<'_> {
         let parts = own.into_iter().chain([present::RULES.to_owned()]).chain(form);
         let text = parts.collect::<Vec<_>>().join("\n\n");
         let mut messages = Vec::with_capacity(state.messages().len() + 2);
-        messages.push(Message::System { text });
+        messages.push(Message::System { text: self.with_instructions(text) });
         messages.extend_from_slice(state.messages());
         if is_last {
             messages.push(Message::user(present::LAST_STEP));
@@ -240,10 +240,11 @@ impl TaskTurn<'_> {
             answer.message.calls.clear();
         }
         let asks = Asks::of(&answer.message, &answer.finish, may_call);
-        let mut note = note(&answer, may_call);
+        let is_cut = self.may_be_cut(&answer);
+        let mut note = if is_cut { None } else { note(&answer, may_call) };
         let mut is_misfit = false;
         let is_malformed = asks.is_malformed || note.is_some();
-        if note.is_none() && answer.message.calls.is_empty() {
+        if note.is_none() && !is_cut && answer.message.calls.is_empty() {
             note = self.misfit(answer.message.text.trim()).await?;
             is_misfit = note.is_some();
         }
@@ -255,6 +256,7 @@ impl TaskTurn<'_> {
             usage,
             is_malformed,
             is_misfit,
+            is_cut,
             note,
             message: answer.message,
             labels: state.labels().clone(),

@@ -348,6 +348,7 @@ impl TaskTurn<'_> {
             }
             let calls = state.unended();
             self.run_calls(&mut state, calls).await?;
+            self.attended().await;
             if self.stops() {
                 return Ok(None);
             }
@@ -371,7 +372,11 @@ impl TaskTurn<'_> {
     /// Reads the journal.
     async fn read(&self) -> Result<State, Interrupted> {
         let (store, vault) = (&self.runner.app.store, &self.runner.app.vault);
-        let mut state = State::new(self.first_messages().await?, self.first_labels().await?);
+        let labels = self.first_labels().await?;
+        let mut state = match self.conversation() {
+            Some(messages) => State::of_conversation(messages, labels),
+            None => State::new(self.first_messages().await?, labels),
+        };
         let mut after = 0;
         loop {
             let rows = store.task_steps(self.row.workspace_id, self.row.id, after, STEPS_READ).await?;

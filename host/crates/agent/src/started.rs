@@ -17,7 +17,7 @@ use monstrum_core::operations::OperationError;
 use monstrum_core::plugins::built_in::QUERY_MAX;
 use monstrum_store::{TaskRow, TaskStatus};
 use monstrum_types::{CallOutcome, Code, Labels, TaskId, WorkspaceId, with_causes};
-use tokio::time::sleep;
+use tokio::time::timeout;
 
 use crate::journal::{self, InTree, Source, TaskContent};
 use crate::links::TaskLink;
@@ -93,20 +93,17 @@ impl Tasks {
     /// Waits for the end of a task.
     async fn ended(&self, workspace: WorkspaceId, id: TaskId) -> Result<TaskRow, Refusal> {
         let live = self.live.of(id);
+        // The watch begins before the row is read, so that no change is missed.
+        let mut changes = live.changes();
         loop {
-            // The wait begins before the row is read, so that no change is missed.
-            let mut changed = std::pin::pin!(live.next_change());
-            changed.as_mut().enable();
             let row = self.app.store.task(workspace, id).await.map_err(|error| refused(&error.into()))?;
             match row {
                 Some(row) if row.ended_at.is_some() => return Ok(row),
                 Some(_) => {}
                 None => return Err(Box::new(CallOutcome::error(Code::Cancelled, "the task of the bot was deleted"))),
             }
-            tokio::select! {
-                () = changed => {}
-                () = sleep(READ_INTERVAL) => {}
-            }
+            // Whether a change or the interval has ended the wait, the row is read again.
+            drop(timeout(READ_INTERVAL, changes.changed()).await);
         }
     }
 

@@ -69,6 +69,13 @@ impl State {
         State { earlier: messages.len().saturating_sub(1), messages, labels, ..State::default() }
     }
 
+    /// Creates the state of a task whose client sends the whole conversation. Its messages are never left out: the client
+    /// decides what the model reads.
+    #[must_use]
+    pub(crate) fn of_conversation(messages: Vec<Message>, labels: Labels) -> State {
+        State { messages, labels, ..State::default() }
+    }
+
     /// Adds a step of the journal. Steps are added in their order.
     pub(crate) fn add(&mut self, row: TaskStepRow, content: StepContent) {
         self.last_sequence = row.sequence;
@@ -264,6 +271,7 @@ mod tests {
             model: "m".to_owned(),
             usage: TokenUsage { input_tokens: 10, output_tokens: 2 },
             is_malformed: false,
+            is_cut: false,
             note: None,
             labels: Labels::none(),
             is_misfit: false,

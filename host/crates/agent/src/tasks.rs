@@ -150,6 +150,11 @@ impl Tasks {
     ///
     /// The session has a task that has not ended, or the workspace has too many such tasks.
     pub(crate) async fn begin(&self, task: Beginning) -> Result<Task, OperationError> {
+        self.begin_as(TaskId::new(), task).await
+    }
+
+    /// Begins a task that was checked, with an id that no task has.
+    pub(crate) async fn begin_as(&self, id: TaskId, task: Beginning) -> Result<Task, OperationError> {
         let Beginning { workspace, bot, key, parent, session, mut content } = task;
         let (app, now) = (&self.app, self.app.clock.now());
         let (of, new) = match session {
@@ -166,7 +171,7 @@ impl Tasks {
             content.chat = Some(Chat { app_id, user_id, chat_id });
         }
         let mut row = new_row((workspace, bot), session_id, now);
-        (row.parent_id, row.key_id, row.labels) = (parent, key, content.labels.clone());
+        (row.id, row.parent_id, row.key_id, row.labels) = (id, parent, key, content.labels.clone());
         row.sealed = journal::seal_task(&app.vault, &row, &content).map_err(internal)?;
         let key = WakeKey::new(WakeKind::Task, row.id).map_err(|error| OperationError::Internal(error.into()))?;
         // This host runs the task, because only this host can stream it to the caller.

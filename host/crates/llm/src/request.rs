@@ -300,7 +300,11 @@ impl OutputField {
 
 /// Checks that the results of all calls follow their message, each once. Servers refuse other conversations with
 /// messages that are hard to understand.
-fn check_results(messages: &[Message]) -> Result<(), RequestError> {
+///
+/// # Errors
+///
+/// A call has no result, or a result has no call.
+pub fn check_results(messages: &[Message]) -> Result<(), RequestError> {
     let mut asked = 0;
     let mut open: Vec<&str> = Vec::new();
     for (position, message) in messages.iter().enumerate() {

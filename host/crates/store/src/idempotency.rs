@@ -101,6 +101,15 @@ impl Store {
         Ok(())
     }
 
+    /// Deletes a claim that has this response, so that the next request with the key is handled again. A claim that has
+    /// another response by now is kept.
+    pub async fn forget_request(&self, key: &IdempotencyKey, answer: &StoredAnswer) -> Result<(), StoreError> {
+        let sql = "delete from idempotency_keys \
+                   where workspace_id = $1 and caller = $2 and route = $3 and key = $4 and answer = $5";
+        self.db.run(sql, args![key.workspace_id, key.caller, &key.route, &key.key, &answer.sealed]).await?;
+        Ok(())
+    }
+
     /// Deletes all claims created before `answered_before`, and the unanswered claims created before `running_before`,
     /// because the host that was handling their requests has stopped. Returns the number of deleted claims.
     pub async fn purge_requests(

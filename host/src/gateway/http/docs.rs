@@ -64,6 +64,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "sessions", description = "The tasks of conversations"),
         (name = "approvals", description = "Decisions of people about calls that gates hold back"),
         (name = "mcp", description = "The tools of a bot for clients of the Model Context Protocol"),
+        (name = "openai", description = "Bots for clients of the OpenAI API, whose form their errors have"),
         (name = "sandboxes", description = "Sandboxes of conversations, and their files"),
         (name = "wakes", description = "Turns of objects that work in the background"),
         (name = "platform", description = "Functions of plugins for infrastructure code"),
@@ -387,6 +388,11 @@ mod tests {
         GET /api/wakes
         GET /mcp/{bot}
         POST /mcp/{bot}
+        GET /v1/models
+        GET /v1/models/{id}
+        POST /v1/chat/completions
+        POST /v1/responses
+        GET /v1/responses/{id}
         GET /.well-known/oauth-protected-resource/mcp/{id}
         GET /api/resources/{id}/tools
         GET /ws/agent

@@ -100,6 +100,21 @@ impl Problem {
         &self.detail
     }
 
+    /// Returns the stable code of the error.
+    pub(in crate::gateway) fn code(&self) -> &'static str {
+        self.code
+    }
+
+    /// Returns the validation errors of the input.
+    pub(in crate::gateway) fn errors(&self) -> &[InputError] {
+        &self.errors
+    }
+
+    /// Returns the time after which the client may try again.
+    pub(in crate::gateway) fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
     /// 401: the API key is missing or does not exist.
     pub fn unauthenticated(detail: impl Into<String>) -> Self {
         OperationError::Unauthenticated(detail.into()).into()

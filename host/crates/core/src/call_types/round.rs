@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use monstrum_llm::{AssistantMessage, FinishReason, Message, NotRun, Origin, ToolCall, ToolChoice, Usage};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
@@ -41,7 +41,8 @@ pub struct RoundTool {
 }
 
 /// The options of a request that the host passes on.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RoundOptions {
     pub temperature: Option<f64>,
     pub top_p: Option<f64>,

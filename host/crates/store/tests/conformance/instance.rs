@@ -160,7 +160,10 @@ pub(crate) async fn a_request_is_claimed_once(store: &Store) {
     let second = StoredAnswer { status: 500, ..answer };
     assert!(!store.answer_request(&key, &second).await.unwrap(), "an answer is final");
     store.release_request(&key).await.unwrap();
+    store.forget_request(&key, &StoredAnswer { status: 201, sealed: "AQAAAAI".to_owned() }).await.unwrap();
     assert_eq!(store.claim_request(&key, "hash", NOW).await.unwrap(), answered, "an answered request is not released");
+    store.forget_request(&key, &StoredAnswer { status: 201, sealed: "AQAAAAE".to_owned() }).await.unwrap();
+    assert_eq!(store.claim_request(&key, "new hash", NOW).await.unwrap(), Claim::First, "the answer was forgotten");
 
     let of_another = IdempotencyKey { caller: KeyId::new(), ..key.clone() };
     assert_eq!(store.claim_request(&of_another, "hash", NOW).await.unwrap(), Claim::First);

@@ -1,0 +1,126 @@
+//! Requests that libraries repeat.
+
+use anyhow::Result;
+use reqwest::{RequestBuilder, Response};
+use serde_json::{Value, json};
+use support::LlmReply;
+
+use super::{CHAT, ask, broken, created, events, looks, post, said, streamed};
+use crate::tasks::Tasks;
+use crate::world::text;
+
+/// Returns a request that its library has repeated this often.
+fn repeated(request: RequestBuilder, count: u32) -> RequestBuilder {
+    request.header("x-stainless-retry-count", count)
+}
+
+async fn answer(response: Response) -> Result<(u16, Value)> {
+    let status = response.status().as_u16();
+    Ok((status, response.json().await?))
+}
+
+#[tokio::test]
+async fn a_repetition_joins_the_task_that_runs_or_has_ended() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.world.github.hold();
+    tasks.llm.prepare([looks(), LlmReply::says(&["There are two."])]);
+    let body = streamed(ask("How many?"));
+    let request = || post(tasks.api(), CHAT, &body).header("idempotency-key", "one");
+    let first = request().send().await?;
+    tasks.world.reached(1).await?;
+    // The first client and its repetition get the whole text, although the repetition comes in the middle.
+    let second = request().send().await?;
+    tasks.world.github.release();
+    let third = async { events(request().send().await?).await };
+    let (first, second) = (events(first).await?, events(second).await?);
+    let third = third.await?;
+    for data in [&first, &second, &third] {
+        let chunks: Vec<Value> = data.iter().filter_map(|data| serde_json::from_str(data).ok()).collect();
+        assert_eq!(said(&chunks), "Let me look.\n\nThere are two.", "{data:?}");
+        assert_eq!(chunks[0]["id"], serde_json::from_str::<Value>(&first[0])?["id"]);
+    }
+    assert_eq!((tasks.llm.requests().len(), created(&tasks)), (2, 1));
+
+    let (status, refused) =
+        answer(post(tasks.api(), CHAT, &ask("Else")).header("idempotency-key", "one").send().await?).await?;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("Idempotency-Key")), "{refused}");
+    // The key of another caller is another key.
+    let other = tasks.api().with_key(&tasks.api().new_key("operator", None).await?);
+    tasks.llm.prepare([LlmReply::says(&["Mine."])]);
+    let (_, own) = answer(post(&other, CHAT, &ask("Else")).header("idempotency-key", "one").send().await?).await?;
+    assert_eq!(own["choices"][0]["message"]["content"], "Mine.");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_library_that_repeats_a_body_joins_its_task() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare([LlmReply::says(&["One."]), LlmReply::says(&["Two."]), LlmReply::says(&["Three."])]);
+    let ask = async |count: Option<u32>| -> Result<(String, String)> {
+        let request = post(tasks.api(), CHAT, &ask("Hi"));
+        let request = match count {
+            Some(count) => repeated(request, count),
+            None => request,
+        };
+        let (status, answer) = answer(request.send().await?).await?;
+        assert_eq!(status, 200, "{answer}");
+        Ok((text(&answer["id"]).to_owned(), text(&answer["choices"][0]["message"]["content"]).to_owned()))
+    };
+    let first = ask(Some(0)).await?;
+    assert_eq!(ask(Some(1)).await?, first);
+    assert_eq!(ask(Some(2)).await?, first);
+    // A request that is no repetition is another request, and a later repetition joins it.
+    let second = ask(Some(0)).await?;
+    assert_eq!((first.1.as_str(), second.1.as_str()), ("One.", "Two."));
+    assert_eq!(ask(Some(1)).await?, second);
+    assert_eq!(ask(None).await?.1, "Three.");
+    assert_eq!(tasks.llm.requests().len(), 3);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_failure_after_a_write_is_final_and_repeats_nothing() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare([looks(), broken()]);
+    for count in 0..3 {
+        let response = repeated(post(tasks.api(), CHAT, &ask("Create.")), count).send().await?;
+        assert!(response.headers().get("x-should-retry").is_some_and(|value| value == "false"), "{response:?}");
+        let (status, refused) = answer(response).await?;
+        assert_eq!((status, &refused["error"]["code"]), (422, &json!("task_failed")), "{refused}");
+    }
+    assert_eq!((tasks.llm.requests().len(), created(&tasks)), (2, 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_failure_without_a_write_is_tried_again() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare([broken(), LlmReply::says(&["Now."])]);
+    let first = repeated(post(tasks.api(), CHAT, &ask("Hi")), 0).send().await?;
+    assert_eq!((first.status().as_u16(), first.headers().get("x-should-retry")), (502, None));
+    let (status, second) = answer(repeated(post(tasks.api(), CHAT, &ask("Hi")), 1).send().await?).await?;
+    assert_eq!((status, &second["choices"][0]["message"]["content"]), (200, &json!("Now.")), "{second}");
+    Ok(())
+}
+
+/// The task goes on after a restart of the server, and the library that repeats its request gets the answer.
+#[tokio::test]
+async fn a_repetition_joins_its_task_after_a_restart() -> Result<()> {
+    let mut tasks = Tasks::start().await?;
+    tasks.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I think")]).silent(), LlmReply::says(&["Done."])]);
+    let body = streamed(ask("Go."));
+    let first = post(tasks.api(), CHAT, &body).header("idempotency-key", "one").send().await?;
+    tasks.llm.is_answering().await;
+    tasks.world.server.stop().await?;
+    let first = first.text().await.unwrap_or_default();
+    assert!(!first.contains("[DONE]"), "{first}");
+    tasks.world.server.launch().await?;
+    tasks.world.api = tasks.world.server.api()?;
+    let second = events(post(tasks.api(), CHAT, &body).header("idempotency-key", "one").send().await?).await?;
+    let chunks: Vec<Value> = second.iter().filter_map(|data| serde_json::from_str(data).ok()).collect();
+    assert_eq!((said(&chunks).as_str(), second.last().map(String::as_str)), ("Done.", Some("[DONE]")), "{second:?}");
+    let (_, listed) = tasks.api().get("/api/tasks").await?;
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");
+    assert_eq!(tasks.llm.requests().len(), 2);
+    Ok(())
+}
