@@ -14,6 +14,7 @@ mod login;
 mod pages;
 mod pictures;
 mod refusals;
+mod tasks;
 mod why;
 mod wizard;
 

@@ -11,7 +11,7 @@ use crate::sandbox::Doors;
 use crate::world::{eventually, text};
 
 /// A text with markup, an attribute that runs scripts, terminal escapes, and invisible characters.
-const HOSTILE: &str =
+pub(super) const HOSTILE: &str =
     "<img src=x onerror=alert(1)></pre><script>x</script>\" hx-get='/api' \u{1b}[31mred\u{1b}[0m \u{202e}\u{200b}";
 
 /// What no page contains: markup of others, terminal escapes, and characters that cannot be seen.
@@ -57,7 +57,7 @@ fn query(name: &str) -> String {
     url.query().unwrap_or_default().to_owned()
 }
 
-fn is_safe(path: &str, page: &str) -> Result<()> {
+pub(super) fn is_safe(path: &str, page: &str) -> Result<()> {
     for raw in RAW {
         ensure!(!page.contains(raw), "{path} shows {raw:?}: {page}");
     }
