@@ -2,6 +2,7 @@
 
 mod approvals;
 mod browser;
+mod budgets;
 mod connect;
 mod conversations;
 mod device;

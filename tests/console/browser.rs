@@ -149,6 +149,7 @@ impl Site {
         ];
         of_admins.extend(of_oauth_apps(&world, &base).await?);
         of_operators.extend(of_tasks(&world, &base).await?);
+        of_admins.push(("budget-change", format!("{base}/budgets/change?subject=bot&bot_id={}", world.bot)));
         let of_root = of_instance(&world, &base).await?;
         let mut keys = BTreeMap::from([("root", world.api.key().to_owned())]);
         for kind in ["admin", "operator", "approver"] {
@@ -198,7 +199,7 @@ async fn of_oauth_apps(world: &World, base: &str) -> Result<Vec<Named>> {
     ])
 }
 
-/// Runs a task, and returns the pages of tasks and sessions.
+/// Runs a task, and returns the pages of tasks, sessions and budgets.
 async fn of_tasks(world: &World, base: &str) -> Result<Vec<Named>> {
     let llm = FakeLlm::start().await?;
     give_model(&world.api, &world.bot, "models", &llm).await?;
@@ -208,6 +209,9 @@ async fn of_tasks(world: &World, base: &str) -> Result<Vec<Named>> {
     let (status, task) = world.api.post(&path, &json!({ "instruction": format!("Say it: {long}") })).await?;
     ensure!(status == 202, "{status} {task}");
     let task = ended(&world.api, text(&task["id"])).await?;
+    let limits = json!({ "subject": "user", "id": { "app_id": "app", "user_id": long }, "monthly_tokens": 100 });
+    let (status, budget) = world.api.put("/api/budgets", &limits).await?;
+    ensure!(status == 200, "{status} {budget}");
     let (page, session) = (text(&task["id"]), text(&task["session_id"]));
     Ok(vec![
         ("tasks", format!("{base}/tasks")),
@@ -217,6 +221,8 @@ async fn of_tasks(world: &World, base: &str) -> Result<Vec<Named>> {
         ("sessions", format!("{base}/sessions")),
         ("session", format!("{base}/sessions/{session}")),
         ("session-delete", format!("{base}/sessions/{session}/delete")),
+        ("budgets", format!("{base}/budgets")),
+        ("usage", format!("{base}/usage?by=task")),
     ])
 }
 
@@ -354,6 +360,9 @@ async fn everything_works_in_a_browser_without_scripts() -> Result<()> {
         "tasks",
         "tasks/new",
         "sessions",
+        "budgets",
+        "budgets/change",
+        "usage?by=model",
         "search?q=e",
     ];
     pages.extend(others.map(str::to_owned));

@@ -373,6 +373,8 @@ async fn objects_of_another_workspace_are_on_no_page() -> Result<()> {
         "conversations",
         "tasks",
         "sessions",
+        "budgets",
+        "usage",
         "oauth-apps",
         "search?q=default",
     ]) {

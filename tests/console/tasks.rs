@@ -185,7 +185,9 @@ async fn texts_of_people_models_and_tools_are_text() -> Result<()> {
     let session = format!("{base}/sessions/{}", text(&task["session_id"]));
     let shown = browser.page(&page).await?;
     assert!(shown.contains("&#60;img src=x") && shown.contains("u{202e}"), "the text is readable: {shown}");
-    for path in [&page, &session, &format!("{base}/tasks"), &format!("{base}/sessions")] {
+    for path in
+        [&page, &session, &format!("{base}/tasks"), &format!("{base}/sessions"), &format!("{base}/usage?by=task")]
+    {
         is_safe(path, &browser.page(path).await?)?;
     }
     Ok(())
@@ -306,7 +308,7 @@ async fn tasks_and_sessions_of_another_workspace_do_not_exist() -> Result<()> {
         assert_eq!(answer.status, 404, "{path}: {}", answer.text);
         assert!(!answer.text.contains("Go on."), "{path}: {}", answer.text);
     }
-    for list in ["tasks", "sessions"] {
+    for list in ["tasks", "sessions", "usage?by=task"] {
         let shown = stranger.page(&format!("{base}/{list}")).await?;
         assert!(!shown.contains(id_of(&page)) && !shown.contains("Go on."), "{list}: {shown}");
     }

@@ -22,7 +22,15 @@ const GROUPS: &[(&str, &[Entry])] = &[
         "nav.connect",
         &[Entry("resources", "resources_list"), Entry("plugins", "plugins_list"), Entry("oauth-apps", "oauth_create")],
     ),
-    ("nav.control", &[Entry("activity", "audit_list"), Entry("roles", "roles_list"), Entry("keys", "keys_list")]),
+    (
+        "nav.control",
+        &[
+            Entry("activity", "audit_list"),
+            Entry("budgets", "budgets_list"),
+            Entry("roles", "roles_list"),
+            Entry("keys", "keys_list"),
+        ],
+    ),
     (
         "nav.instance",
         &[
