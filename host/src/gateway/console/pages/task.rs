@@ -175,6 +175,8 @@ struct TaskPage {
     base: String,
     bot: Option<Named>,
     starter: Option<Starter>,
+    /// The path of the page of the task that started this one, which can have been deleted.
+    parent: Option<String>,
     instruction: Text,
     result: Text,
     message: Text,
@@ -206,10 +208,11 @@ pub(in crate::gateway::console) async fn show(
     let task = tasks::read(&visit, &id).await?;
     let base = task.base(&visit);
     let (title, bot) = (task.title().to_string(), format!("/api/bots/{}", segment(&task.bot_id)));
-    let (frame, bot, starter, steps) = tokio::join!(
+    let (frame, bot, starter, parent, steps) = tokio::join!(
         visit.frame("tasks", &title),
         visit.client.get::<Named>(&bot),
         starter(&visit, &task),
+        tasks::page_of(&visit, task.parent_task_id.as_deref()),
         steps(&visit, &task.id, &after),
     );
     let (steps, next) = match steps {
@@ -239,6 +242,7 @@ pub(in crate::gateway::console) async fn show(
         task,
         base,
         starter,
+        parent,
         instruction,
         result,
         message,

@@ -230,7 +230,9 @@ pub(in crate::gateway::console) async fn of_bot(
     let title = bot.name.to_string();
     let page = format!("{}/tasks", bot.base);
     let (frame, list) = tokio::join!(visit.frame("bots", &title), tasks(&visit, filter, page));
-    let (list, next) = list?;
+    let (mut list, next) = list?;
+    // A bot without tasks is not a filter that matches none.
+    list.filter.bot_id.clear();
     Ok(page::render(&TabPage { frame, bot, tab: "tasks", list, next }))
 }
 
