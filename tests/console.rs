@@ -2,6 +2,7 @@
 
 mod approvals;
 mod browser;
+mod budgets;
 mod connect;
 mod conversations;
 mod device;
@@ -14,6 +15,7 @@ mod login;
 mod pages;
 mod pictures;
 mod refusals;
+mod tasks;
 mod why;
 mod wizard;
 

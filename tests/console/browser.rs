@@ -7,13 +7,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use support::{Build, Server};
+use support::{Build, FakeLlm, LlmReply, Server};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use super::base;
 use super::connect::grown;
 use crate::http::made;
+use crate::tasks::{calls, ended, give_model};
 use crate::world::{World, text};
 
 /// The maximum number of clicks from an empty data folder to a denied call.
@@ -104,7 +105,7 @@ impl Site {
         let base = base(&world).await?;
         let bot = format!("{base}/bots/{}", world.bot);
         let asked = "tool=github_list_issues&params=%7B%22repo%22%3A%22acme%2Fsite%22%7D";
-        let of_operators = vec![
+        let mut of_operators = vec![
             ("overview", format!("{base}/overview")),
             ("bots", format!("{base}/bots")),
             ("bot", format!("{bot}?hidden=1")),
@@ -147,6 +148,8 @@ impl Site {
             ("bot-delete", format!("{bot}/delete")),
         ];
         of_admins.extend(of_oauth_apps(&world, &base).await?);
+        of_operators.extend(of_tasks(&world, &base).await?);
+        of_admins.push(("budget-change", format!("{base}/budgets/change?subject=bot&bot_id={}", world.bot)));
         let of_root = of_instance(&world, &base).await?;
         let mut keys = BTreeMap::from([("root", world.api.key().to_owned())]);
         for kind in ["admin", "operator", "approver"] {
@@ -193,6 +196,33 @@ async fn of_oauth_apps(world: &World, base: &str) -> Result<Vec<Named>> {
         ("oauth-app-new", format!("{base}/oauth-apps/new?type=github")),
         ("oauth-app", format!("{base}/oauth-apps/{provider}")),
         ("oauth-app-delete", format!("{base}/oauth-apps/{provider}/delete")),
+    ])
+}
+
+/// Runs a task, and returns the pages of tasks, sessions and budgets.
+async fn of_tasks(world: &World, base: &str) -> Result<Vec<Named>> {
+    let llm = FakeLlm::start().await?;
+    give_model(&world.api, &world.bot, "models", &llm).await?;
+    let long = "a-word-that-is-longer-than-the-window-is-wide-".repeat(8);
+    llm.prepare([calls(&[("no_such_tool", json!({ "any": long }))]), LlmReply::says(&["Done: ", &long])]);
+    let path = format!("/api/bots/{}/tasks", world.bot);
+    let (status, task) = world.api.post(&path, &json!({ "instruction": format!("Say it: {long}") })).await?;
+    ensure!(status == 202, "{status} {task}");
+    let task = ended(&world.api, text(&task["id"])).await?;
+    let limits = json!({ "subject": "user", "id": { "app_id": "app", "user_id": long }, "monthly_tokens": 100 });
+    let (status, budget) = world.api.put("/api/budgets", &limits).await?;
+    ensure!(status == 200, "{status} {budget}");
+    let (page, session) = (text(&task["id"]), text(&task["session_id"]));
+    Ok(vec![
+        ("tasks", format!("{base}/tasks")),
+        ("bot-tasks", format!("{base}/bots/{}/tasks", world.bot)),
+        ("task-new", format!("{base}/tasks/new?bot_id={}", world.bot)),
+        ("task", format!("{base}/tasks/{page}")),
+        ("sessions", format!("{base}/sessions")),
+        ("session", format!("{base}/sessions/{session}")),
+        ("session-delete", format!("{base}/sessions/{session}/delete")),
+        ("budgets", format!("{base}/budgets")),
+        ("usage", format!("{base}/usage?by=task")),
     ])
 }
 
@@ -300,7 +330,7 @@ async fn everything_works_in_a_browser_without_scripts() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
     let bot = format!("bots/{}", world.bot);
     let mut pages = vec![bot.clone(), format!("{bot}/tools/test_echo_run")];
-    pages.extend(["did", "denied", "budget", "settings", "delete", "bind"].map(|tab| format!("{bot}/{tab}")));
+    pages.extend(["did", "denied", "tasks", "budget", "settings", "delete", "bind"].map(|tab| format!("{bot}/{tab}")));
     let others = [
         "overview",
         "demo",
@@ -327,6 +357,12 @@ async fn everything_works_in_a_browser_without_scripts() -> Result<()> {
         "trust/new",
         "health",
         "conversations",
+        "tasks",
+        "tasks/new",
+        "sessions",
+        "budgets",
+        "budgets/change",
+        "usage?by=model",
         "search?q=e",
     ];
     pages.extend(others.map(str::to_owned));

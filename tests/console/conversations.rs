@@ -1,17 +1,18 @@
-//! The pages of conversations: commands with hostile outputs, files with hostile names, and downloads.
+//! The pages of conversations: commands with hostile outputs, files with hostile names, downloads, and messages.
 
 use anyhow::{Context, Result, ensure};
 use reqwest::{Method, Url};
 use serde_json::json;
-use support::Build;
+use support::{Build, FakeLlm, LlmReply};
 
 use super::Browser;
 use super::browser::opened;
 use crate::sandbox::Doors;
+use crate::tasks::give_model;
 use crate::world::{eventually, text};
 
 /// A text with markup, an attribute that runs scripts, terminal escapes, and invisible characters.
-const HOSTILE: &str =
+pub(super) const HOSTILE: &str =
     "<img src=x onerror=alert(1)></pre><script>x</script>\" hx-get='/api' \u{1b}[31mred\u{1b}[0m \u{202e}\u{200b}";
 
 /// What no page contains: markup of others, terminal escapes, and characters that cannot be seen.
@@ -57,7 +58,7 @@ fn query(name: &str) -> String {
     url.query().unwrap_or_default().to_owned()
 }
 
-fn is_safe(path: &str, page: &str) -> Result<()> {
+pub(super) fn is_safe(path: &str, page: &str) -> Result<()> {
     for raw in RAW {
         ensure!(!page.contains(raw), "{path} shows {raw:?}: {page}");
     }
@@ -271,5 +272,30 @@ async fn conversations_are_accessible_and_fit_their_window() -> Result<()> {
         assert_eq!(report["problems"], json!([]), "{report:#}");
         assert_eq!(report["opened"], json!(looks.len() * (pages.len() + 1)));
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_conversation_shows_the_newest_messages_of_its_session() -> Result<()> {
+    let scene = Scene::open().await?;
+    let Scene { doors, browser, base, page } = &scene;
+    assert!(!browser.page(page).await?.contains("id=\"messages\""), "the conversation has no session");
+    let llm = FakeLlm::start().await?;
+    give_model(&doors.api, &doors.bot, "models", &llm).await?;
+    llm.prepare([LlmReply::says(&["Hello, Ada."])]);
+    let input = json!({ "instruction": format!("I am Ada. {HOSTILE}"), "chat": Doors::chat("c") });
+    let (status, task) = doors.api.post(&format!("/api/bots/{}/tasks", doors.bot), &input).await?;
+    ensure!(status == 202, "{status} {task}");
+    let session = format!("{base}/sessions/{}", text(&task["session_id"]));
+    let shown = browser.page(page).await?;
+    is_safe(page, &shown)?;
+    assert!(shown.contains("I am Ada.") && shown.contains(&session), "{shown}");
+    let of_session = browser.page(&session).await?;
+    assert!(of_session.contains(&format!("href=\"{page}\"")), "the session leads back: {of_session}");
+    // The session of another conversation of the same user.
+    let other = json!({ "instruction": "I am elsewhere.", "chat": Doors::chat("d") });
+    let (status, task) = doors.api.post(&format!("/api/bots/{}/tasks", doors.bot), &other).await?;
+    ensure!(status == 202, "{status} {task}");
+    assert!(!browser.page(page).await?.contains("I am elsewhere."));
     Ok(())
 }

@@ -348,8 +348,18 @@ async fn objects_of_another_workspace_are_on_no_page() -> Result<()> {
         format!("bots/{bot}/bindings/{binding}/delete"),
         format!("bots/{bot}/change?tool=test_echo_run&params=%7B%7D"),
     ];
-    let of_bot =
-        ["", "/did", "/denied", "/budget", "/settings", "/delete", "/bind", "/conversations", "/tools/test_echo_run"];
+    let of_bot = [
+        "",
+        "/did",
+        "/denied",
+        "/budget",
+        "/settings",
+        "/delete",
+        "/bind",
+        "/conversations",
+        "/tasks",
+        "/tools/test_echo_run",
+    ];
     pages.extend(of_bot.map(|tab| format!("bots/{bot}{tab}")));
     pages.extend(["", "/edit", "/delete", "/credential"].map(|tab| format!("resources/{resource}{tab}")));
     for page in pages {
@@ -358,7 +368,16 @@ async fn objects_of_another_workspace_are_on_no_page() -> Result<()> {
         assert!(!answer.text.contains(NAME), "{page}: {}", answer.text);
     }
     let lists = ["overview", "bots", "resources", "roles", "keys", "approvals", "activity", "activity/live"];
-    for list in lists.into_iter().chain(["activity/changes", "conversations", "oauth-apps", "search?q=default"]) {
+    for list in lists.into_iter().chain([
+        "activity/changes",
+        "conversations",
+        "tasks",
+        "sessions",
+        "budgets",
+        "usage",
+        "oauth-apps",
+        "search?q=default",
+    ]) {
         let page = browser.page(&format!("{base}/{list}")).await?;
         assert!(!page.contains(NAME), "{list}: {page}");
     }

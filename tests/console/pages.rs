@@ -230,7 +230,7 @@ async fn the_tabs_of_a_bot_count_its_calls_and_its_denials_lead_to_their_calls()
     for repo in ["acme/docs", "acme/site", "acme/site"] {
         world.call("github_list_issues", &json!({ "repo": repo })).await?;
     }
-    for tab in ["", "/did", "/denied", "/conversations", "/budget", "/settings"] {
+    for tab in ["", "/did", "/denied", "/tasks", "/conversations", "/budget", "/settings"] {
         let page = browser.page(&format!("{bot}{tab}")).await?;
         for (class, count) in [("calls", 3), ("denied", 2)] {
             let shown =

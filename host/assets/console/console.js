@@ -364,13 +364,14 @@ const follow = (live) => {
 const live = document.querySelector("[data-live]");
 if (live) follow(live);
 
-// An authorization that a person confirms elsewhere: the page is read again when its state has changed.
+// An authorization that a person confirms elsewhere, or a task: the page is read again when its state has changed. It stays
+// as it is while a person reads an open fold.
 const LOOK_MS = 3000;
 
 const watch = (waiting) => {
   let isAsking = false;
   const look = async () => {
-    if (isAsking || document.hidden) return;
+    if (isAsking || document.hidden || waiting.querySelector("details[open]")) return;
     isAsking = true;
     try {
       const answer = await fetch(waiting.dataset.wait, { redirect: "manual" });

@@ -35,9 +35,9 @@ use tower_http::compression::CompressionLayer;
 use crate::gateway::http::state::ConsoleOptions;
 use hosts::Hosts;
 use pages::{
-    activity, approvals, bind, bot, bots, changes, conversations, credentials, demo, device, error, files, health,
-    home, keys, live, login, oauth_apps, overview, pins, plugins, resources, roles, search, trust, try_tool, verify,
-    workspaces,
+    activity, approvals, bind, bot, bots, budgets, changes, conversations, credentials, demo, device, error, files,
+    health, home, keys, live, login, oauth_apps, overview, pins, plugins, resources, roles, search, sessions, task,
+    tasks, trust, try_tool, usage, verify, workspaces,
 };
 
 /// What the pages share.
@@ -82,6 +82,24 @@ fn instance() -> Router<Console> {
         .route("/console/w/{ws}/trust/new", get(trust::new).post(trust::create))
         .route("/console/w/{ws}/trust/{id}/delete", get(trust::confirm_deletion).post(trust::delete))
         .route("/console/w/{ws}/health", get(health::show))
+}
+
+/// Returns the routes of tasks, sessions and budgets.
+fn agents() -> Router<Console> {
+    Router::new()
+        .route("/console/w/{ws}/bots/{id}/tasks", get(tasks::of_bot))
+        .route("/console/w/{ws}/tasks", get(tasks::list))
+        .route("/console/w/{ws}/tasks/new", get(tasks::new).post(tasks::start))
+        .route("/console/w/{ws}/tasks/{id}", get(task::show))
+        .route("/console/w/{ws}/tasks/{id}/state", get(task::state))
+        .route("/console/w/{ws}/tasks/{id}/export", get(task::export))
+        .route("/console/w/{ws}/tasks/{id}/cancel", get(tasks::confirm_cancellation).post(tasks::cancel))
+        .route("/console/w/{ws}/sessions", get(sessions::list))
+        .route("/console/w/{ws}/sessions/{id}", get(sessions::show).post(sessions::send))
+        .route("/console/w/{ws}/sessions/{id}/delete", get(sessions::confirm_deletion).post(sessions::delete))
+        .route("/console/w/{ws}/budgets", get(budgets::list))
+        .route("/console/w/{ws}/budgets/change", get(budgets::edit).post(budgets::save))
+        .route("/console/w/{ws}/usage", get(usage::show))
 }
 
 /// Returns the routes of the console. `api` is the router of the API, with all of its checks.
@@ -158,7 +176,8 @@ pub(super) fn routes(app: Arc<App>, api: Router, options: &ConsoleOptions) -> Ro
         .route("/console/w/{ws}/approvals", get(approvals::list))
         .route("/console/w/{ws}/approvals/{id}", get(approvals::show).post(approvals::decide))
         .route("/console/{*rest}", get(error::no_page).post(error::no_page));
-    let pages = public.merge(pages).merge(instance()).layer(from_fn_with_state(console.clone(), visit::visit));
+    let pages =
+        public.merge(pages).merge(instance()).merge(agents()).layer(from_fn_with_state(console.clone(), visit::visit));
     let assets = Router::new().route("/console/assets/{digest}/{name}", get(assets::serve));
     pages.merge(assets).layer(CompressionLayer::new()).with_state(console)
 }

@@ -13,7 +13,7 @@ pub(super) struct Faulty {
 }
 
 /// The names of values, each with the id of its field and the key of its label.
-const FIELDS: [(&str, &str, &str); 16] = [
+const FIELDS: [(&str, &str, &str); 21] = [
     ("name", "name", "bots.name"),
     ("description", "description", "bots.description"),
     ("system_prompt", "system_prompt", "bot.system_prompt"),
@@ -30,6 +30,11 @@ const FIELDS: [(&str, &str, &str); 16] = [
     ("delegate", "delegate", "bind.delegate"),
     ("allow_addresses", "allow_addresses", "resources.allow_addresses"),
     ("labels", "labels", "resources.labels"),
+    ("bot_id", "bot_id", "call.bot"),
+    ("instruction", "instruction", "tasks.instruction"),
+    ("text", "text", "session.message"),
+    ("monthly_tokens", "monthly_tokens", "budgets.monthly_tokens"),
+    ("monthly_credits", "monthly_credits", "budgets.monthly_credits"),
 ];
 
 /// The objects of the API whose members have fields of their own.

@@ -9,12 +9,28 @@ struct Entry(&'static str, &'static str);
 const ABOVE: &[Entry] = &[Entry("overview", "overview_attention"), Entry("approvals", "approvals_list")];
 
 const GROUPS: &[(&str, &[Entry])] = &[
-    ("nav.use", &[Entry("bots", "bots_list"), Entry("conversations", "sandboxes_commands")]),
+    (
+        "nav.use",
+        &[
+            Entry("bots", "bots_list"),
+            Entry("tasks", "tasks_list"),
+            Entry("sessions", "sessions_list"),
+            Entry("conversations", "sandboxes_commands"),
+        ],
+    ),
     (
         "nav.connect",
         &[Entry("resources", "resources_list"), Entry("plugins", "plugins_list"), Entry("oauth-apps", "oauth_create")],
     ),
-    ("nav.control", &[Entry("activity", "audit_list"), Entry("roles", "roles_list"), Entry("keys", "keys_list")]),
+    (
+        "nav.control",
+        &[
+            Entry("activity", "audit_list"),
+            Entry("budgets", "budgets_list"),
+            Entry("roles", "roles_list"),
+            Entry("keys", "keys_list"),
+        ],
+    ),
     (
         "nav.instance",
         &[

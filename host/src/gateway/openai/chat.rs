@@ -5,7 +5,7 @@ mod stream;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use monstrum_agent::requests::RequestContent;
+use monstrum_agent::requests::{RequestContent, labels_of};
 use monstrum_api::tasks::{Task, TokenUsage};
 use monstrum_core::call_types::round::RoundOptions;
 use monstrum_core::operations::Caller;
@@ -176,6 +176,7 @@ fn content(input: ChatRequest) -> Result<RequestContent, OpenAiError> {
     let stop = stops(input.stop.as_ref())?;
     let history = input.messages.into_iter().enumerate();
     let history = history.map(|(index, message)| read_message(message, &format!("messages[{index}]")));
+    let history = history.collect::<Result<Vec<_>, _>>()?;
     let options = RoundOptions {
         temperature: input.temperature,
         top_p: input.top_p,
@@ -186,7 +187,8 @@ fn content(input: ChatRequest) -> Result<RequestContent, OpenAiError> {
         tool_choice: None,
     };
     Ok(RequestContent {
-        history: history.collect::<Result<_, _>>()?,
+        labels: labels_of(&history),
+        history,
         instructions: None,
         options,
         output_tokens: input.max_completion_tokens.or(input.max_tokens),

@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::gateway::console::client::{Failure, segment, with_query};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::bot::{self, Why};
+use crate::gateway::console::pages::tasks;
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::Visit;
 
@@ -321,6 +322,8 @@ struct RequestPage {
     is_beyond_bot: bool,
     /// Whether the audit holds the parameters whole, so that the call can be checked again.
     has_params: bool,
+    /// The path of the page of the task that made the call.
+    task_page: Option<String>,
     /// The path of the approval for which the call waits.
     approval: Option<String>,
 }
@@ -350,8 +353,13 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
         visit.client.get::<Named>(&format!("/api/resources/{}", segment(id))).await.ok()
     };
     let title = call.tool_name().to_string();
-    let (bot, resource, approval, frame) =
-        tokio::join!(bot, resource, approval_of(&visit, &call), visit.frame("activity", &title));
+    let (bot, resource, approval, task_page, frame) = tokio::join!(
+        bot,
+        resource,
+        approval_of(&visit, &call),
+        tasks::page_of(&visit, call.task_id.as_ref().map(Text::raw)),
+        visit.frame("activity", &title),
+    );
     let has_params = call.has_params();
     let (mut why, mut is_beyond_bot) = (None, false);
     if call.is_denied()
@@ -368,7 +376,8 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
     let bars = bars(&call, all);
     let left_out = bars.len().saturating_sub(BARS_MAX);
     let bars = bars.into_iter().take(BARS_MAX).collect();
-    let page = RequestPage { frame, call, bot, resource, bars, left_out, why, is_beyond_bot, has_params, approval };
+    let page =
+        RequestPage { frame, call, bot, resource, bars, left_out, why, is_beyond_bot, has_params, task_page, approval };
     Ok(page::render(&page))
 }
 

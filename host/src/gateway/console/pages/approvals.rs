@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::gateway::console::client::{Conditions, Failure, segment, with_query};
 use crate::gateway::console::page::{self, Frame, Page};
+use crate::gateway::console::pages::tasks;
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::{Me, Visit};
 use crate::gateway::console::words::Words;
@@ -63,11 +64,14 @@ struct Gate {
     reason: Option<Text>,
 }
 
-/// The key that made the call.
+/// The key and the task that made the call.
 #[derive(Default, Deserialize)]
 struct AskedBy {
     #[serde(default)]
     key_id: Option<String>,
+    /// The task of the call.
+    #[serde(default)]
+    task_id: Option<String>,
 }
 
 /// The kind of keys that may decide about every call.
@@ -199,6 +203,8 @@ struct ShowPage {
     /// Why the key may not decide, or `None` for a key that may.
     refusal: Option<String>,
     may_read_calls: bool,
+    /// The page of the task that made the call, if it is a task that the key may see.
+    task: Option<String>,
 }
 
 /// Shows one approval.
@@ -217,13 +223,17 @@ async fn page_of(visit: &Visit, id: &str, errors: Vec<(Text, Text)>, status: Sta
         visit.client.get::<Named>(&path).await.ok().map(|bot| bot.name)
     };
     let title = approval.tool.to_string();
-    let (bot_name, frame) = tokio::join!(bot_name, visit.frame("approvals", &title));
+    let (bot_name, task, frame) = tokio::join!(
+        bot_name,
+        tasks::page_of(visit, approval.asked_by.task_id.as_deref()),
+        visit.frame("approvals", &title),
+    );
     let bot_name = bot_name.unwrap_or_else(|| approval.bot_id.as_str().into());
     let action = visit.to(&format!("approvals/{}", segment(id)));
     let note = visit.fields().value("note").into();
     let may_read_calls = visit.may("audit_show");
     let (deciders, refusal) = (approval.deciders(visit.words()), approval.refusal(&visit.me, visit.words()));
-    let page = ShowPage { frame, approval, bot_name, action, errors, note, deciders, refusal, may_read_calls };
+    let page = ShowPage { frame, approval, bot_name, action, errors, note, deciders, refusal, may_read_calls, task };
     Ok(page::render_as(status, &page))
 }
 

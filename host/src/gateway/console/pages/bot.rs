@@ -387,6 +387,8 @@ struct BudgetPage {
     bot: Bot,
     tab: &'static str,
     months: Vec<Month>,
+    /// The path of the form that changes the budget, for keys that may change it.
+    change: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -418,7 +420,12 @@ pub(in crate::gateway::console) async fn budget(visit: Visit, Path((_, id)): Pat
     let (bot, usage) = tokio::join!(read_head(&visit, &id), visit.client.get::<Usage>(&path));
     let bot = bot?;
     let frame = visit.frame("bots", &bot.name.to_string()).await;
-    Ok(page::render(&BudgetPage { frame, bot, tab: "budget", months: usage?.items }))
+    let change = visit.may("budgets_set").then(|| {
+        let tokens = bot.monthly_token_budget.map(|budget| budget.to_string()).unwrap_or_default();
+        let fields = [("subject", "bot"), ("bot_id", bot.id.as_str()), ("monthly_tokens", tokens.as_str())];
+        with_query(&visit.to("budgets/change"), &fields)
+    });
+    Ok(page::render(&BudgetPage { frame, bot, tab: "budget", months: usage?.items, change }))
 }
 
 #[derive(Template)]

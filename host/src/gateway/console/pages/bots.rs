@@ -10,7 +10,9 @@ use serde_json::json;
 
 use crate::gateway::console::client::{Failure, with_query};
 use crate::gateway::console::page::{self, Frame, Page};
+use crate::gateway::console::pages::budgets::percent;
 use crate::gateway::console::pages::stats::{self, Counts};
+use crate::gateway::console::pages::usage;
 use crate::gateway::console::text::Text;
 use crate::gateway::console::visit::Visit;
 
@@ -33,6 +35,8 @@ struct Bot {
     id: String,
     name: Text,
     description: Text,
+    #[serde(default)]
+    monthly_token_budget: Option<u64>,
 }
 
 #[derive(Template)]
@@ -42,6 +46,8 @@ struct ListPage {
     bots: Vec<Bot>,
     /// The calls of 24 hours, by the id of the bot. Absent if they could not be counted.
     counts: Option<HashMap<String, Counts>>,
+    /// The tokens of this month, by the id of the bot. Absent if they could not be read.
+    tokens: Option<HashMap<String, u64>>,
     next: Option<String>,
     may_create: bool,
 }
@@ -60,20 +66,31 @@ impl ListPage {
     fn count(&self, id: &str) -> Counts {
         self.counts.as_ref().and_then(|counts| counts.get(id)).copied().unwrap_or_default()
     }
+
+    /// Returns the tokens of a bot in this month.
+    fn used(&self, id: &str) -> Option<u64> {
+        Some(self.tokens.as_ref()?.get(id).copied().unwrap_or_default())
+    }
+
+    /// Returns the used part of a budget in percent.
+    fn percent(&self, id: &str, budget: &u64) -> String {
+        percent(self.used(id).unwrap_or_default(), *budget)
+    }
 }
 
 /// Shows the bots.
 pub(in crate::gateway::console) async fn list(visit: Visit, Query(query): Query<ListQuery>) -> Page {
     let path = with_query("/api/bots", &[("limit", "50"), ("cursor", &query.cursor)]);
-    let (frame, bots, counts) = tokio::join!(
+    let (frame, bots, counts, tokens) = tokio::join!(
         visit.frame("bots", visit.words().text("bots.title")),
         visit.client.get::<Bots>(&path),
         stats::by_bot(&visit),
+        usage::by_bot(&visit),
     );
     let Bots { items, next_cursor } = bots?;
     let next = next_cursor.map(|cursor| with_query(&visit.to("bots"), &[("cursor", &cursor)]));
     let may_create = visit.may("bots_create");
-    Ok(page::render(&ListPage { frame, bots: items, counts: counts.ok(), next, may_create }))
+    Ok(page::render(&ListPage { frame, bots: items, counts: counts.ok(), tokens: tokens.ok(), next, may_create }))
 }
 
 /// Shows the form of a new bot.

@@ -18,6 +18,7 @@ use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::activity::Named;
 use crate::gateway::console::pages::bot::{self, Bot};
 use crate::gateway::console::pages::bots::ListQuery;
+use crate::gateway::console::pages::sessions::{self, SessionOf};
 use crate::gateway::console::terminal;
 use crate::gateway::console::text::Text;
 use crate::gateway::console::visit::Visit;
@@ -376,6 +377,7 @@ struct ConversationPage {
     sandbox: Sandbox,
     base: String,
     bot: Option<Named>,
+    session: Option<SessionOf>,
     /// Absent if the API did not answer.
     commands: Option<Vec<CommandView>>,
     next: Option<String>,
@@ -452,10 +454,11 @@ pub(in crate::gateway::console) async fn show(
     );
     let bot = format!("/api/bots/{}", segment(&sandbox.bot_id));
     let title = sandbox.name().to_string();
-    let (frame, commands, bot, files) = tokio::join!(
+    let (frame, commands, bot, session, files) = tokio::join!(
         visit.frame("conversations", &title),
         visit.client.get::<Commands>(&commands),
         visit.client.get::<Named>(&bot),
+        sessions::of_conversation(&visit, &sandbox),
         files(&visit, &sandbox, &shown.path),
     );
     let here = with_query(&base, &[("path", &shown.path)]);
@@ -472,6 +475,7 @@ pub(in crate::gateway::console) async fn show(
     let page = ConversationPage {
         frame,
         bot: bot.ok(),
+        session,
         commands,
         next,
         files,
