@@ -148,7 +148,7 @@ impl Answering {
                     let answer = self.attendance.tasks.answer(&self.attendance.caller, self.attendance.id).await?;
                     return Ok(Some(AnswerEvent::End(Box::new(answer))));
                 }
-                TaskEvent::Task(_) | TaskEvent::Call(_) | TaskEvent::Delta(_) => None,
+                TaskEvent::Task(_) | TaskEvent::Call(_) | TaskEvent::Approval(_) | TaskEvent::Delta(_) => None,
             };
             if let Some(text) = text {
                 return Ok(Some(AnswerEvent::Text(text)));

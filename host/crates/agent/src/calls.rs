@@ -3,7 +3,6 @@
 use std::sync::{Arc, OnceLock};
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use monstrum_core::call::consent::WAIT_MAX;
 use monstrum_core::call_types::call_labels::CallLabels;
 use monstrum_core::call_types::incoming::IncomingCall;
 use monstrum_core::call_types::task_step::{TaskOfCall, TaskStep};
@@ -157,7 +156,7 @@ impl TaskTurn<'_> {
             outcome: OnceLock::new(),
         });
         let call = IncomingCall::bot_tool(request_id, self.row.workspace_id, self.row.bot_id, tool, params)
-            .with_wait_for_approval(Some(WAIT_MAX))
+            .with_wait_for_approval(Some(self.approval_wait()))
             .with_labels(step.labels.clone());
         let call = self.of_task(call, TaskOfCall { step: Some(Arc::clone(&step) as _), lease: self.lease() });
         let ended = match own_tools::is_own(call.tool()) {

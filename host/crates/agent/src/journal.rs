@@ -120,6 +120,7 @@ impl Source {
         let hash_text = match self {
             Source::Key { hash } => Some(hash),
             Source::Call { hash, .. } => hash.as_ref(),
+            Source::Schedule { .. } => None,
         };
         match (hash_text, id) {
             (Some(text), Some(id)) => {

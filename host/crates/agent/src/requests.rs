@@ -3,9 +3,12 @@
 //!
 //! The module must not know the form in which clients send their requests.
 
+use std::time::Duration;
+
 use monstrum_api::bots::TaskLimits;
 use monstrum_api::tasks::Task;
 use monstrum_api::tools::Chat;
+use monstrum_core::call::consent::WAIT_MAX;
 use monstrum_core::call_types::round::{RoundAnswer, RoundOptions};
 use monstrum_core::models;
 use monstrum_core::operations::tools::check_chat;
@@ -23,6 +26,8 @@ use crate::tasks::{Beginning, STEPS, Tasks, WALL_S, internal, limits_of};
 
 /// The maximum size of the part of a conversation that stands as the instruction of its task, in bytes.
 const INSTRUCTION_BYTES_MAX: usize = 64 << 10;
+/// The time for which a call of a client's task waits for a person. The model is then told.
+const CLIENT_WAIT_MAX: Duration = Duration::from_secs(60);
 /// The heading of the instructions of a client in the prompt.
 const INSTRUCTIONS: &str = "Instructions of the program that sends the conversation:";
 
@@ -225,6 +230,11 @@ impl TaskTurn<'_> {
         self.content.request.as_deref()
     }
 
+    /// Returns the time for which a call waits for a person. A client waits for the answer and has time-outs of its own.
+    pub(crate) fn approval_wait(&self) -> Duration {
+        if self.request().is_some() { CLIENT_WAIT_MAX } else { WAIT_MAX }
+    }
+
     /// Returns the conversation that the client has sent, if the task is one of a client.
     pub(crate) fn conversation(&self) -> Option<Vec<Message>> {
         self.request().map(RequestContent::conversation)
@@ -307,6 +317,7 @@ mod tests {
         let request = RequestContent {
             history: vec![Message::user("Hi"), said("Hello")],
             instructions: None,
+            labels: Labels::none(),
             options,
             output_tokens: Some(7),
             response: Some(response),

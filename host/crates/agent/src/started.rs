@@ -42,7 +42,7 @@ impl StartsTasks for Tasks {
             let id = self.begin_started(task, true).await?;
             let _waiting = waiting.of(id);
             let row = self.ended(workspace, id).await?;
-            self.answer(&row)
+            self.answer_to_call(&row)
         }
         .boxed()
     }
@@ -108,7 +108,7 @@ impl Tasks {
     }
 
     /// Returns the answer of a task that has ended, or why it has none.
-    fn answer(&self, row: &TaskRow) -> Result<(String, Labels), Refusal> {
+    fn answer_to_call(&self, row: &TaskRow) -> Result<(String, Labels), Refusal> {
         let content = journal::open_task(&self.app.vault, row).map_err(|error| refused(&internal(error)))?;
         match (row.status, content.result, content.message) {
             (TaskStatus::Completed, Some(result), _) => Ok((result, content.labels.with(&row.labels))),

@@ -108,7 +108,8 @@ pub(in crate::gateway) async fn retrieve(
     caller: Caller,
     Id(id): Id<String>,
 ) -> Result<Response, OpenAiError> {
-    let StoredResponse { answer, request, response } = stored(&state.tasks, &caller, (&id, RESPONSE), "id").await?;
+    let stored = stored(&state.tasks, &caller, (&id, RESPONSE), "id").await?;
+    let StoredResponse { answer, request, response, .. } = stored;
     Ok(Json(About::new(&request, &response).of_answer(&answer)).into_response())
 }
 

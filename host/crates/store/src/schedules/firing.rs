@@ -196,7 +196,7 @@ impl Store {
         let Some(task) = firing.task.filter(|_| is_new) else { return Ok(Some(false)) };
         match self.write_task(session, &task.row, Some(&task.session), &task.wake, max).await? {
             InsertedTask::Inserted => {}
-            InsertedTask::Full => return Ok(None),
+            InsertedTask::Full | InsertedTask::TreeFull => return Ok(None),
             InsertedTask::Busy | InsertedTask::NoSession => return Err(StoreError::UnknownReference),
         }
         task.event.insert(session).await?;
