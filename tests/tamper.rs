@@ -11,7 +11,6 @@ use rstest::rstest;
 use serde_json::{Value, json};
 pub(crate) use support::sqlite;
 use tempfile::TempDir;
-use tokio::process::Command;
 
 use crate::world::{World, text};
 

@@ -31,6 +31,7 @@ mod rounds;
 mod runner;
 pub mod schedules;
 mod sessions;
+mod shown;
 mod started;
 mod state;
 mod tasks;

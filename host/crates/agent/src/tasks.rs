@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use monstrum_api::bots::TaskLimits;
 use monstrum_api::list::List;
-use monstrum_api::tasks::{NewTask, Task, TaskList, TaskStep, TaskSteps, TokenUsage};
+use monstrum_api::tasks::{NewTask, Task, TaskList, TaskStep, TaskSteps};
 use monstrum_api::tools::Chat;
 use monstrum_core::app::App;
 use monstrum_core::events::{self, EventLinks, EventType, NewEvent};
@@ -14,22 +14,20 @@ use monstrum_core::operations::{Caller, OperationError, check_task_labels, narro
 use monstrum_engine::Engine;
 use monstrum_store::{
     BotRow, EventRow, InsertedTask, KeyKind, NewSession, NewWake, PAGE_ITEMS_MAX, Page, SessionRow, TaskFilter,
-    TaskRow, TaskStatus, TaskStepRow, TasksMax,
+    TaskRow, TaskStatus, TasksMax,
 };
-use monstrum_types::{
-    BotId, InputError, JsonText, KeyId, Labels, SessionId, TaskId, UtcMillis, WakeKey, WakeKind, WorkspaceId,
-    with_causes,
-};
+use monstrum_types::{BotId, InputError, KeyId, Labels, SessionId, TaskId, UtcMillis, WakeKey, WakeKind, WorkspaceId};
 
 use serde::Deserialize as _;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::journal::{self, JournalError, Limits, Source, StepContent, TaskContent};
+use crate::journal::{self, JournalError, Limits, Source, TaskContent};
 use crate::links::TaskLink;
 use crate::live::LiveTasks;
 use crate::output;
 use crate::schedules::Schedules;
+use crate::shown::as_listed;
 
 /// The maximum size of an instruction, in bytes.
 pub(crate) const INSTRUCTION_BYTES_MAX: usize = 64 << 10;
@@ -56,8 +54,6 @@ pub(crate) const STEPS_READ: u32 = 20;
 const TASKS_READ: u32 = 20;
 /// The size of the records from which a page of steps has no further step, in bytes.
 const STEPS_BYTES_MAX: usize = 8 << 20;
-/// The maximum size of an instruction and of a result in a list, in bytes.
-const LISTED_BYTES_MAX: usize = 4 << 10;
 
 /// The tasks and sessions of a host.
 pub struct Tasks {
@@ -387,62 +383,6 @@ impl Tasks {
         let rows = self.app.store.task_steps(caller.workspace, id, after, STEPS_READ).await?;
         rows.iter().map(|row| self.step(row)).collect()
     }
-
-    /// Returns a task as the API shows it. A task whose record cannot be opened, because another program has edited its
-    /// row, is shown without its content, so that it does not hide other tasks.
-    pub(crate) fn view(&self, row: &TaskRow) -> Task {
-        match journal::open_task(&self.app.vault, row) {
-            Ok(content) => self.shown(row, content),
-            Err(error) => {
-                tracing::error!(error = %with_causes(&error), task.id = %row.id, "a task cannot be opened");
-                let message = Some("the record of the task cannot be opened".to_owned());
-                task(row, (String::new(), None, message), Labels::all())
-            }
-        }
-    }
-
-    fn shown(&self, row: &TaskRow, content: TaskContent) -> Task {
-        Task { waiting_for: self.waiting_for(row), ..shown(row, content) }
-    }
-
-    fn step(&self, row: &TaskStepRow) -> Result<TaskStep, OperationError> {
-        let content = journal::open_step(&self.app.vault, row).map_err(internal)?;
-        let mut step = TaskStep {
-            sequence: row.sequence,
-            kind: row.kind.as_str().to_owned(),
-            request_id: row.request_id,
-            tool: row.tool.clone(),
-            params: None,
-            status: row.status.clone(),
-            code: None,
-            message: None,
-            result: None,
-            text: None,
-            model: None,
-            usage: None,
-            labels: Vec::new(),
-            started_at: row.started_at,
-            ended_at: row.ended_at,
-        };
-        match content {
-            StepContent::Round(round) => {
-                step.labels = round.labels.names();
-                step.text = Some(round.message.text);
-                (step.model, step.usage) = (Some(round.model), Some(round.usage));
-            }
-            StepContent::Call(call) => {
-                step.params = Some((&call.params).into());
-                if let Some(outcome) = call.outcome {
-                    step.code = outcome.code.map(|code| code.as_str().to_owned());
-                    step.message = outcome.message;
-                    step.labels = outcome.labels.names();
-                    let result = outcome.data.as_deref().map(JsonText::parse).transpose();
-                    step.result = result.map_err(|error| OperationError::Internal(error.into()))?;
-                }
-            }
-        }
-        Ok(step)
-    }
 }
 
 /// Returns whether the caller sees the tasks and sessions of a bot.
@@ -496,50 +436,6 @@ pub(crate) fn new_row(
 
 pub(crate) fn internal(error: JournalError) -> OperationError {
     OperationError::Internal(error.into())
-}
-
-/// Returns a task as the API shows it, without what it waits for.
-pub(crate) fn shown(row: &TaskRow, content: TaskContent) -> Task {
-    let narrow = content.narrow().cloned();
-    let TaskContent { instruction, result, message, labels, .. } = content;
-    Task { narrow, ..task(row, (instruction, result, message), labels) }
-}
-
-fn task(
-    row: &TaskRow,
-    (instruction, result, message): (String, Option<String>, Option<String>),
-    labels: Labels,
-) -> Task {
-    let tokens = |tokens: i64| u64::try_from(tokens).unwrap_or(0);
-    Task {
-        id: row.id,
-        bot_id: row.bot_id,
-        session_id: row.session_id,
-        parent_task_id: row.parent_id,
-        status: row.status.as_str().to_owned(),
-        code: row.code.clone(),
-        waiting_for: None,
-        message,
-        instruction,
-        result,
-        narrow: None,
-        steps: row.steps,
-        usage: TokenUsage { input_tokens: tokens(row.input_tokens), output_tokens: tokens(row.output_tokens) },
-        labels: labels.with(&row.labels).names(),
-        started_by: row.key_id,
-        created_at: row.created_at,
-        started_at: row.started_at,
-        ended_at: row.ended_at,
-    }
-}
-
-/// Cuts the texts of a task that stands in a list.
-fn as_listed(mut task: Task) -> Task {
-    for text in [Some(&mut task.instruction), task.result.as_mut()].into_iter().flatten() {
-        text.truncate(text.floor_char_boundary(LISTED_BYTES_MAX));
-        text.shrink_to_fit();
-    }
-    task
 }
 
 /// Returns the limits of a bot's tasks.

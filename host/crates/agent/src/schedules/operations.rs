@@ -16,6 +16,7 @@ use super::record::{Record, RecordError};
 use super::timing::When;
 use super::{Schedules, due_at, input, wake};
 use crate::journal;
+use crate::shown as task_shown;
 use crate::tasks::{self, TASKS_MAX};
 
 /// The maximum numbers of schedules of a bot and of a workspace: enough for every job of a team, and few enough that all
@@ -188,7 +189,7 @@ impl Schedules {
         recorded.record(app, caller, fire).await?;
         self.engine.signal(std::slice::from_ref(&task.wake));
         let content = journal::open_task(&app.vault, &task.row).map_err(tasks::internal)?;
-        Ok(tasks::shown(&task.row, content))
+        Ok(task_shown::shown(&task.row, content))
     }
 
     /// Returns the next times of a schedule that is not saved.
