@@ -35,6 +35,7 @@ const ORDER: &[&[&str]] = &[
     &["call/execute"],
     &["call/platform"],
     &["call"],
+    &["call/own_steps"],
     &["app"],
     &["operations"],
     &["config"],
