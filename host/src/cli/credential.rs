@@ -144,7 +144,9 @@ fn schema_of<'a>(contract: &'a Value, method: &'a Value) -> &'a [Value] {
 
 /// Returns the auth method with this name, or else the only method whose fields a person can type.
 fn chosen_method<'a>(contract: &'a Value, name: Option<&str>, resource: &str) -> Result<&'a Value, Failure> {
-    let methods = contract["auth_methods"].as_array().map(Vec::as_slice).unwrap_or_default();
+    // `none` means that a resource works without a credential, so nothing can be saved for it.
+    let methods = contract["auth_methods"].as_array().into_iter().flatten();
+    let methods: Vec<&Value> = methods.filter(|method| method["method"] != "none").collect();
     let needs_browser =
         |method: &Value| method["method"] == "oauth2_auth_code" || method["method"] == "oauth2_device_code";
     let authorize = format!("`monstrum oauth authorize {}` authorizes by OAuth", output::plain(resource));
@@ -152,16 +154,16 @@ fn chosen_method<'a>(contract: &'a Value, name: Option<&str>, resource: &str) ->
         let names: Vec<String> = methods.iter().map(|method| output::cell(&method["method"])).collect();
         output::plain(&names.join(", "))
     };
-    let typed: Vec<&Value> = methods.iter().filter(|method| !needs_browser(method)).collect();
+    let typed: Vec<&Value> = methods.iter().copied().filter(|method| !needs_browser(method)).collect();
     match name {
-        Some(name) => match methods.iter().find(|method| method["method"] == *name) {
+        Some(name) => match methods.iter().copied().find(|method| method["method"] == *name) {
             Some(method) if needs_browser(method) => {
                 Err(Failure::new(format!("a credential of the method {name} cannot be typed"), authorize))
             }
             Some(method) => Ok(method),
             None => Err(Failure::new(
                 format!("the resource type has no auth method `{}`", output::plain(name)),
-                format!("its methods are: {}", list(&methods.iter().collect::<Vec<_>>())),
+                format!("its methods are: {}", list(&methods)),
             )),
         },
         None => match typed.as_slice() {
@@ -287,6 +289,8 @@ mod tests {
             chosen_method(&contract(methods), name, "r").map(|method| method["method"].clone()).ok()
         };
         assert_eq!(chosen(&["token", "oauth2_auth_code"], None), Some(json!("token")));
+        assert_eq!(chosen(&["none", "api_key"], None), Some(json!("api_key")));
+        assert_eq!(chosen(&["none", "api_key"], Some("none")), None);
         assert_eq!(chosen(&["token", "api_key"], None), None);
         assert_eq!(chosen(&["token", "api_key"], Some("api_key")), Some(json!("api_key")));
         assert_eq!(chosen(&["token"], Some("basic")), None);
