@@ -16,7 +16,7 @@ use crate::world::eventually;
 
 /// Returns a time that comes soon: late enough that a schedule with it can be saved first.
 fn soon() -> UtcMillis {
-    SystemClock.now().plus_ms(2000)
+    SystemClock.now().plus_ms(4000)
 }
 
 /// Creates a schedule of a bot with these further fields. Returns its id.

@@ -66,18 +66,17 @@ pub(crate) async fn hold(kills: usize, database: Database) -> Result<()> {
     llm.follow(next_round);
     let bots = bots(&server.api()?, &github, &llm).await?;
 
-    let began = Instant::now();
     let mut met = Met::default();
     let tasks = begin(&server.api()?, &bots, "undisturbed").await?;
     ended(&server.api()?, &tasks).await?;
     check(&server.api()?, &tasks, &github, &mut met).await?;
     ensure!(met.written == BOTS * WRITES, "without a kill, every write succeeds: {met:?}");
-    let duration = began.elapsed();
-
     let mut random = Random::new(SEED, kills as u64);
     for kill in 0..kills {
         let tasks = begin(&server.api()?, &bots, &format!("kill-{kill}")).await?;
-        tokio::time::sleep(duration.mul_f64(random.share())).await;
+        // The moment is a time after one of the writes, so that the speed of the machine does not decide about it.
+        received(&github, random.below(BOTS * (WRITES - 1))).await?;
+        tokio::time::sleep(DELAY.mul_f64(2.0 * random.share())).await;
         met.cut += unended(&server.api()?, &tasks).await?;
         server.kill().await?;
         server.launch().await?;
@@ -93,7 +92,7 @@ pub(crate) async fn hold(kills: usize, database: Database) -> Result<()> {
     ensure!(left == Some(0), "reservations are left: {left:?}");
     let audit = server.api()?.verify_audit().await?;
     ensure!(audit["valid"] == true, "{audit}");
-    println!("{kills} kills: {met:?}");
+    ensure!(met.written > BOTS * WRITES, "the tasks have written nothing: {met:?}");
     ensure!(met.cut > 0, "no kill has met a task that ran: {met:?}");
     Ok(())
 }
@@ -145,6 +144,16 @@ async fn unended(api: &Api, tasks: &[String]) -> Result<usize> {
         count += usize::from(task["ended_at"].is_null());
     }
     Ok(count)
+}
+
+/// Waits until the upstream has received this number of writes.
+async fn received(github: &FakeGithub, writes: usize) -> Result<()> {
+    let began = Instant::now();
+    while github.requests().len() < writes {
+        ensure!(began.elapsed() < END_MAX, "the upstream has not received {writes} writes");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
 }
 
 async fn ended(api: &Api, tasks: &[String]) -> Result<()> {

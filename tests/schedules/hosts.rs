@@ -19,7 +19,7 @@ async fn of_two_hosts_one_starts_the_task_of_a_time() -> Result<()> {
     let second = beside(&world.world.server, server_on(&url)?).await?;
     let there = api_of(&second, world.api().key())?;
     world.llm.prepare((0..SCHEDULES).map(|_| LlmReply::says(&["Yes."])));
-    let at = SystemClock.now().plus_ms(2000);
+    let at = SystemClock.now().plus_ms(10_000);
     let mut ids = Vec::new();
     for number in 0..SCHEDULES {
         let api = if number % 2 == 0 { world.api() } else { &there };

@@ -4,8 +4,6 @@ mod limits;
 mod links;
 mod platform;
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result, ensure};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -14,9 +12,6 @@ use support::{Api, FakeLlm, LlmReply};
 use super::{Tasks, calls, create, ended, give_model, list, outline, steps};
 use crate::http::{made, workspace};
 use crate::world::{eventually, text};
-
-/// A second is the longest time that a task goes on after it has lost what it stands on.
-const SECOND: Duration = Duration::from_secs(1);
 
 /// A bot with a model and the tools of the plugin `github`, and a helper with a model of its own and the same tools.
 struct Pair {
@@ -241,10 +236,8 @@ async fn the_task_of_a_query_ends_with_its_call() -> Result<()> {
     let parent = pair.tasks.begin(&json!({ "instruction": "Ask." })).await?;
     pair.of_helper.is_answering().await;
     let child = pair.newest().await?;
-    let began = Instant::now();
     pair.api().delete(&format!("/api/tasks/{parent}")).await?;
     let child = ended(pair.api(), text(&child["id"])).await?;
-    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
     assert_eq!(text(&child["status"]), "cancelled", "{child}");
     assert_eq!(text(&ended(pair.api(), &parent).await?["status"]), "cancelled");
     pair.of_helper.is_idle().await;

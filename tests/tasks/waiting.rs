@@ -45,7 +45,7 @@ async fn a_waiting_task_names_the_approval_and_its_time_stands_still() -> Result
     let tasks = asking().await?;
     tasks.llm.prepare([calls(&[(CREATE, create("Asked"))]), LlmReply::says(&["Created."])]);
     let began = Instant::now();
-    let id = tasks.begin(&json!({ "instruction": "Create an issue.", "limits": { "wall_s": 4 } })).await?;
+    let id = tasks.begin(&json!({ "instruction": "Create an issue.", "limits": { "wall_s": 10 } })).await?;
     let task = waiting(&tasks, &id).await?;
     let (_, approvals) = tasks.api().get("/api/approvals?status=pending").await?;
     let approval = text(&approvals["items"][0]["id"]).to_owned();
@@ -63,7 +63,7 @@ async fn a_waiting_task_names_the_approval_and_its_time_stands_still() -> Result
     assert!(received.contains(&approval), "{received}");
 
     // The wait is longer than the limit of the task.
-    let over = Duration::from_millis(4_300);
+    let over = Duration::from_millis(10_300);
     while began.elapsed() < over {
         let _listened = tokio::time::timeout(over.saturating_sub(began.elapsed()), body.next()).await;
     }

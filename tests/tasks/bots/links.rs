@@ -1,9 +1,14 @@
 //! What the links of a task restrict, and how the task ends with them.
 
+use std::time::{Duration, Instant};
+
 use monstrum_types::{Clock as _, SystemClock};
 use support::Server;
 
 use super::*;
+
+/// The longest time that a task goes on after it has lost what it stands on.
+const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn a_link_restricts_what_the_other_bot_does() -> Result<()> {

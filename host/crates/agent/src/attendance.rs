@@ -91,6 +91,18 @@ async fn cancel_unless_joined(tasks: Arc<Tasks>, caller: Caller, id: TaskId, liv
 }
 
 impl TaskTurn<'_> {
+    /// Waits until the clients of the task have been gone for as long as one may take to come back. After a restart of the
+    /// host, none has come yet. Never returns for a task without clients.
+    pub(crate) async fn unattended(&self) {
+        loop {
+            self.live.deserted().await;
+            tokio::select! {
+                () = self.live.attended() => {}
+                () = sleep(RETURN_MAX) => return,
+            }
+        }
+    }
+
     /// Waits while all clients of the task have gone. The wait ends when the task stops.
     pub(crate) async fn attended(&self) {
         tokio::select! {

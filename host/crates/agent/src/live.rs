@@ -61,6 +61,17 @@ impl LiveTask {
         drop(self.events.send(LiveEvent::Delta { step, channel, text: text.into() }));
     }
 
+    /// Records that the task has clients, although none may have come to this host.
+    pub(crate) fn has_clients(&self) {
+        self.clients.send_if_modified(|clients| clients.is_none() && clients.replace(0).is_none());
+    }
+
+    /// Waits until all clients of the task have gone.
+    pub(crate) async fn deserted(&self) {
+        // An error would mean that the sender was dropped, but this value owns it.
+        drop(self.clients.subscribe().wait_for(|clients| *clients == Some(0)).await);
+    }
+
     /// Waits while all clients of the task have gone. A task that runs without a client does not wait.
     pub(crate) async fn attended(&self) {
         // An error would mean that the sender was dropped, but this value owns it.
@@ -184,6 +195,17 @@ mod tests {
         assert!(waits.as_mut().now_or_never().is_none());
         task.clients().send_replace(Some(1));
         waits.await;
+    }
+
+    #[tokio::test]
+    async fn a_task_of_clients_is_deserted_until_one_comes() {
+        let task = LiveTasks::default().of(TaskId::new());
+        assert!(task.deserted().now_or_never().is_none(), "the task runs without clients");
+        task.has_clients();
+        assert!(task.deserted().now_or_never().is_some());
+        task.clients().send_replace(Some(1));
+        task.has_clients();
+        assert!(task.deserted().now_or_never().is_none());
     }
 
     #[tokio::test]

@@ -233,7 +233,7 @@ mod tests {
 
     use super::*;
 
-    fn call(name: &str, params: Value) -> (String, Asked) {
+    fn call(name: &str, params: &Value) -> (String, Asked) {
         let (id, extra, function_extra) = ("c".to_owned(), Map::new(), Map::new());
         let arguments = Arguments::new(params.to_string());
         let call = ToolCall { id, name: name.to_owned(), arguments, extra, function_extra };
@@ -244,12 +244,12 @@ mod tests {
     fn a_call_through_the_search_is_a_call_of_the_tool() {
         let params = json!({ "tool": "echo", "params": { "a": 1 } });
         let inner = || json!({ "a": 1 }).as_object().unwrap().clone();
-        assert_eq!(call(CALL_TOOL, params.clone()), ("echo".to_owned(), Asked::Run(inner())));
-        assert_eq!(call("echo", params.clone()).0, "echo");
+        assert_eq!(call(CALL_TOOL, &params), ("echo".to_owned(), Asked::Run(inner())));
+        assert_eq!(call("echo", &params).0, "echo");
         for refused in
             [json!({}), json!({ "tool": CALL_TOOL }), json!({ "tool": "echo", "params": "{}" }), json!({ "tool": 1 })]
         {
-            let (tool, asked) = call(CALL_TOOL, refused.clone());
+            let (tool, asked) = call(CALL_TOOL, &refused);
             assert!(tool == CALL_TOOL && matches!(asked, Asked::Refused(_)), "{refused}");
         }
     }

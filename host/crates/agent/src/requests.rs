@@ -162,8 +162,17 @@ impl Tasks {
         let TaskLimits { steps, tokens, credits, wall_s } = limits_of(row);
         let limits = Limits { steps: steps.unwrap_or(STEPS), tokens, credits, wall_s: wall_s.unwrap_or(WALL_S) };
         let mut content = TaskContent::new(request.instruction(), limits, Source::of_key(caller.caller_key()));
+        content.labels = match &chat {
+            None => request.labels.clone(),
+            // The conversation may have a sandbox, whose files the host did not see being written. What this task reads
+            // can end up there too, for the next task of a session.
+            Some(chat) => {
+                let (app_id, chat_id) = (&chat.app_id, &chat.chat_id);
+                app.store.add_session_labels(caller.workspace, app_id, chat_id, &Labels::ALL).await?;
+                Labels::ALL
+            }
+        };
         content.chat = chat;
-        content.labels = request.labels.clone();
         content.request = Some(Box::new(request));
         let (workspace, key, parent, session) = (caller.workspace, Some(caller.key), None, None);
         self.begin_as(id, Beginning { workspace, bot, key, parent, session, content }).await

@@ -43,6 +43,8 @@ const CALLS_END_MAX: Duration = Duration::from_secs(4);
 const CANCEL_POLL: Duration = Duration::from_millis(500);
 /// The same interval for a task that waits for a place. Such a task runs nothing, and many can wait.
 const WAITING_CANCEL_POLL: Duration = Duration::from_secs(5);
+/// The time until a task tries again to record what it waits for, after a failure of the database.
+const WAIT_RETRY: Duration = Duration::from_secs(1);
 /// The maximum number of steps that are read at once.
 const STEPS_READ: u32 = 200;
 /// The maximum number of earlier tasks of a session that the model reads.
@@ -214,6 +216,9 @@ impl Runner {
         };
         // A task for whose answer a call waited has ended with its call, which may have ended with its host.
         let is_abandoned = content.source.waiting_call().is_some_and(|call| !self.live.is_waiting(call));
+        if content.request.is_some() {
+            live.has_clients();
+        }
         if row.cancelled_at.is_some() || is_abandoned {
             task.stops_for(Stop::Cancelled);
         }
@@ -501,6 +506,9 @@ impl TaskTurn<'_> {
         let app = &self.runner.app;
         let (mut renewals, mut waits) = (app.policy.renewals(), self.waits.listen());
         let (workspace, id) = (self.row.workspace_id, self.row.id);
+        let mut unattended = std::pin::pin!(self.unattended());
+        // What the row is to say about the wait of the task, until it is written.
+        let mut unwritten = None;
         loop {
             self.check_grounds();
             tokio::select! {
@@ -520,8 +528,14 @@ impl TaskTurn<'_> {
                 // The sender lives as long as the task.
                 Ok(()) = waits.changed() => {
                     let waits_for = waits.borrow_and_update().clone();
-                    self.record_wait(waits_for).await;
+                    if waits_for.is_some() {
+                        // The task takes a place again when its call has ended.
+                        self.place.give_up();
+                    }
+                    unwritten = Some(waits_for);
                 }
+                () = self.record_wait(unwritten.as_ref()), if unwritten.is_some() => unwritten = None,
+                () = &mut unattended, if self.stop.get().is_none() => self.stops_for(Stop::Cancelled),
                 () = self.delegation_expired(), if self.stop.get().is_none() => {}
                 changed = renewals.changed() => {
                     if changed.is_err() {
@@ -535,13 +549,16 @@ impl TaskTurn<'_> {
         }
     }
 
-    /// Writes what the task waits for into its row.
-    async fn record_wait(&self, waits_for: Option<AwaitedApproval>) {
-        let (app, waits_for) = (&self.runner.app, waits_for.map(|approval| format!("approval/{}", approval.id)));
-        let (claim, now) = (self.turn.claim(), app.clock.now());
-        if let Err(error) = app.store.set_task_waiting(claim, self.row.id, waits_for.as_deref(), now).await {
-            // The task goes on: its row only shows the wait.
+    /// Writes what the task waits for into its row. Tries again until the database takes it, because the time of a wait
+    /// does not count.
+    async fn record_wait(&self, waits_for: Option<&Option<AwaitedApproval>>) {
+        let Some(waits_for) = waits_for else { return };
+        let (app, claim) = (&self.runner.app, self.turn.claim());
+        let waits_for = waits_for.as_ref().map(|approval| format!("approval/{}", approval.id));
+        let now = app.clock.now();
+        while let Err(error) = app.store.set_task_waiting(claim, self.row.id, waits_for.as_deref(), now).await {
             tracing::warn!(error = %with_causes(&error), task.id = %self.row.id, "cannot record what a task waits for");
+            tokio::time::sleep(WAIT_RETRY).await;
         }
         self.live.changed();
     }

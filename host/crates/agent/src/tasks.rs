@@ -211,10 +211,16 @@ impl Tasks {
         }
         let id = SessionId::new();
         let own = || Chat { app_id: OWN_APP.to_owned(), user_id: caller.key.to_string(), chat_id: id.to_string() };
+        let mut labels = Labels::none();
         let (chat, open) = match chat {
             None => (own(), None),
             Some(chat) => {
                 let open = store.session_of_chat(caller.workspace, &chat.app_id, &chat.chat_id).await?;
+                let sandbox = store.sandbox_of_conversation(caller.workspace, &chat.app_id, &chat.chat_id).await?;
+                if open.is_none() && sandbox.is_some() {
+                    // The host does not know what was written to the sandbox without a session.
+                    labels = Labels::ALL;
+                }
                 (chat, open)
             }
         };
@@ -240,7 +246,7 @@ impl Tasks {
             created_at: now,
             used_at: now,
             expired_at,
-            labels: Labels::none(),
+            labels,
         };
         let created = self.event_of_session(EventType::SessionCreated, &row, now)?;
         Ok(SessionOf::New(Box::new(NewSession { row, created, after })))

@@ -187,6 +187,8 @@ const INSERT: &str = concat!(
      from bots where workspace_id = $2 and id = $3"
 );
 const UNENDED_OF_WORKSPACE: &str = "select count(*) as value from tasks where workspace_id = $1 and ended_at is null";
+// The update locks the first task of the tree, so that two insertions do not exceed the limit together.
+const LOCK_TREE: &str = "update tasks set parent_id = parent_id where id = $1 and workspace_id = $2";
 const OF_TREE: &str = "with recursive tree (id) as (select id from tasks where parent_id = $1 and workspace_id = $2 \
                        union select tasks.id from tasks join tree on tasks.parent_id = tree.id \
                        where tasks.workspace_id = $2) select count(*) + 1 as value from tree";
@@ -266,6 +268,7 @@ impl Store {
             return Ok(InsertedTask::Full);
         }
         if let Some((root, tasks_max)) = max.of_tree {
+            session.run(LOCK_TREE, args![root, row.workspace_id]).await?;
             let of_tree: Option<i64> = session.one(OF_TREE, args![root, row.workspace_id]).await?;
             if of_tree.unwrap_or(i64::MAX) >= tasks_max {
                 return Ok(InsertedTask::TreeFull);

@@ -115,17 +115,19 @@ fn check(name: &str, record: &Record) -> Result<(), OperationError> {
     if record.jitter_s > JITTER_S_MAX {
         errors.add("/jitter_s", format!("must be at most {JITTER_S_MAX} seconds"));
     }
-    if let When::EveryS(every_s) = record.when
-        && record.jitter_s > 0
-        && record.jitter_s >= every_s
-    {
-        errors.add("/jitter_s", "must be less than every_s");
-    }
-    if let Err(error) = record.timing() {
-        errors.add(error.field, error.message);
+    match record.timing() {
+        Ok(timing) if record.jitter_s > 0 && timing.gap_ms().is_some_and(|gap| ms(record.jitter_s) >= gap) => {
+            errors.add("/jitter_s", "must be less than the time between two firings");
+        }
+        Ok(_) => {}
+        Err(error) => errors.add(error.field, error.message),
     }
     errors.check()?;
     record.narrow.as_ref().map_or(Ok(()), |given| narrow::check("/narrow", given))
+}
+
+fn ms(seconds: u32) -> i64 {
+    i64::from(seconds) * 1000
 }
 
 fn set<T>(field: &mut T, named: Option<T>) {
@@ -184,6 +186,8 @@ mod tests {
             (json!({ "every_s": 60, "at": "2036-01-01T00:00:00Z" }), "/at"),
             (json!({ "jitter_s": 3601 }), "/jitter_s"),
             (json!({ "every_s": 60, "jitter_s": 60 }), "/jitter_s"),
+            (json!({ "cron": "*/5 * * * *", "jitter_s": 300 }), "/jitter_s"),
+            (json!({ "cron": "0,1 9 * * *", "jitter_s": 60 }), "/jitter_s"),
             (json!({ "narrow": { "allowed_tools": ["a", "x".repeat(4097)] } }), "/narrow/allowed_tools/1"),
         ] {
             assert_eq!(paths(input.clone())[0], path, "{input}");

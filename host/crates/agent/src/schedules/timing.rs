@@ -91,6 +91,20 @@ impl Timing {
         }
     }
 
+    /// Returns the shortest time between two of the next times, in milliseconds. A single time has none.
+    pub(super) fn gap_ms(&self) -> Option<i64> {
+        const TIMES: usize = 100;
+        match self {
+            Timing::At(_) => None,
+            Timing::EveryMs(every) => Some(*every),
+            Timing::Cron(..) => {
+                let times = std::iter::successors(self.after(UtcMillis(0)), |time| self.after(*time)).take(TIMES);
+                let times: Vec<UtcMillis> = times.collect();
+                times.windows(2).map(|pair| pair[1].since_ms(pair[0])).min()
+            }
+        }
+    }
+
     /// Returns the last time that is not later than `now`. `planned` is such a time.
     pub(super) fn latest(&self, planned: UtcMillis, now: UtcMillis) -> UtcMillis {
         let (mut latest, mut end) = (planned, now);

@@ -3,7 +3,7 @@
 use monstrum_types::{BotId, Labels, SessionId, TaskId, UtcMillis, WorkspaceId};
 
 use super::{NewSession, TaskRow};
-use crate::db::{Session, args, from_row};
+use crate::db::{Session, args, from_row, retry};
 use crate::{Listed, Page, Store, StoreError};
 
 /// A row of `sessions`.
@@ -149,6 +149,26 @@ impl Store {
         chat: &str,
     ) -> Result<Option<SessionRow>, StoreError> {
         self.db.one(OPEN_OF_CHAT, args![workspace, app, chat]).await
+    }
+
+    /// Adds to the labels of the open session of a conversation, if there is one.
+    pub async fn add_session_labels(
+        &self,
+        workspace: WorkspaceId,
+        app: &str,
+        chat: &str,
+        labels: &Labels,
+    ) -> Result<(), StoreError> {
+        retry!(async {
+            let mut session = self.db.write().await?;
+            let open: Option<SessionRow> = session.one(OPEN_OF_CHAT, args![workspace, app, chat]).await?;
+            let Some(open) = open else { return Ok(()) };
+            session.run(LOCK, args![workspace, open.id]).await?;
+            let Some(row) = session.one::<SessionRow>(BY_ID, args![workspace, open.id]).await? else { return Ok(()) };
+            session.run(SET_LABELS, args![row.id, &row.labels.clone().with(labels)]).await?;
+            session.commit().await?;
+            Ok(())
+        })
     }
 
     /// Returns whether a task of a session has not ended.
