@@ -56,8 +56,9 @@ pub(crate) async fn hold(kills: usize, database: Database) -> Result<()> {
         Database::Sqlite => (server, String::new()),
         Database::Postgres(postgres) => {
             let url = postgres.database()?;
-            let name = url.rsplit_once('/').map(|(_, name)| name.split('?').next().unwrap_or_default().to_owned());
-            (server.variable("MONSTRUM_DATABASE_URL", &url), name.context("the URL names no database")?)
+            let address = url.split('?').next().unwrap_or_default();
+            let name = address.rsplit('/').next().unwrap_or_default().to_owned();
+            (server.variable("MONSTRUM_DATABASE_URL", &url), name)
         }
     };
     server.launch().await?;

@@ -209,7 +209,8 @@ async fn of_tasks(world: &World, base: &str) -> Result<Vec<Named>> {
     let (status, task) = world.api.post(&path, &json!({ "instruction": format!("Say it: {long}") })).await?;
     ensure!(status == 202, "{status} {task}");
     let task = ended(&world.api, text(&task["id"])).await?;
-    let limits = json!({ "subject": "user", "id": { "app_id": "app", "user_id": long }, "monthly_tokens": 100 });
+    let user = json!({ "app_id": "app", "user_id": &long[..200] });
+    let limits = json!({ "subject": "user", "id": user, "monthly_tokens": 100 });
     let (status, budget) = world.api.put("/api/budgets", &limits).await?;
     ensure!(status == 200, "{status} {budget}");
     let (page, session) = (text(&task["id"]), text(&task["session_id"]));

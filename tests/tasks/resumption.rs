@@ -208,7 +208,7 @@ async fn a_task_that_was_made_with_sql_starts_nothing() -> Result<()> {
     let id = monstrum_types::TaskId::new().to_string();
     let database = rusqlite::Connection::open(tasks.world.server.data_dir().join("monstrum.db"))?;
     let columns = "workspace_id, bot_id, session_id, code, key_id, steps, input_tokens, output_tokens, created_at, \
-                   started_at, cancelled_at, sealed";
+                   started_at, cancelled_at, waited_ms, labels, sealed";
     let copied = format!(
         "insert into tasks (id, status, ended_at, {columns}) select ?1, 'queued', null, {columns} from tasks where id = ?2"
     );
