@@ -52,6 +52,8 @@ const BODY_BYTES_MAX: usize = 6 << 20;
 const REQUESTS_MAX: usize = 1024;
 /// The same maximum for one key.
 const REQUESTS_OF_KEY_MAX: usize = 256;
+/// The headers in which Open WebUI names the user and the conversation.
+const USER_HEADERS: [&str; 2] = ["x-openwebui-user-id", "x-openwebui-chat-id"];
 static PLACES: LazyLock<Streams> = LazyLock::new(|| Streams::new(REQUESTS_OF_KEY_MAX, REQUESTS_MAX));
 /// The interval of comments in a silent stream, shorter than the time-outs of common proxies.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -165,7 +167,7 @@ fn chat_of(headers: &HeaderMap, user: Option<&str>, metadata: Option<&Map<String
         return Some(chat(app, user, id));
     }
     let header = |name: &str| headers.get(name)?.to_str().ok().filter(|value| !value.is_empty());
-    let (user, id) = header("x-openwebui-user-id").zip(header("x-openwebui-chat-id"))?;
+    let (user, id) = header(USER_HEADERS[0]).zip(header(USER_HEADERS[1]))?;
     Some(chat(OPEN_WEBUI, user, id))
 }
 

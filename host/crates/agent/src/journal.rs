@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::links::TaskLink;
+use crate::present::UNCERTAIN;
 use crate::requests::RequestContent;
 
 /// An error while a record is sealed or opened.
@@ -101,7 +102,12 @@ pub enum Source {
         waits: bool,
     },
     /// A schedule. The task has no key.
-    Schedule { id: ScheduleId },
+    Schedule {
+        id: ScheduleId,
+        /// The keys that made, changed or fired the schedule.
+        #[serde(default)]
+        starters: Vec<KeyId>,
+    },
 }
 
 impl Source {
@@ -262,6 +268,13 @@ impl From<&CallOutcome> for StepOutcome {
 }
 
 impl StepOutcome {
+    /// Creates the outcome of a call that may or may not have taken effect. What it has read and left somewhere is not
+    /// known, so it has every label.
+    #[must_use]
+    pub fn uncertain() -> StepOutcome {
+        StepOutcome { labels: Labels::ALL, ..StepOutcome::failed(Code::Uncertain, UNCERTAIN) }
+    }
+
     /// Creates the outcome of a call that failed, or that did not run.
     #[must_use]
     pub fn failed(code: Code, message: impl Into<String>) -> StepOutcome {
@@ -428,7 +441,7 @@ mod tests {
         assert_eq!(open_task(&vault, &row).unwrap(), content);
         assert_eq!(content.source.key(Some(key.id)).unwrap().unwrap().hash, key.hash);
         assert_eq!(content.source.key(None).unwrap_err(), KeyError);
-        let schedule = Source::Schedule { id: ScheduleId::new() };
+        let schedule = Source::Schedule { id: ScheduleId::new(), starters: Vec::new() };
         assert!(matches!(schedule.key(None), Ok(None)));
         assert_eq!(schedule.key(Some(key.id)).unwrap_err(), KeyError);
         let edits: [fn(&mut TaskRow); 7] = [

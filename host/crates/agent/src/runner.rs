@@ -28,7 +28,7 @@ use crate::journal::{self, JournalError, StepOutcome, TaskContent};
 use crate::links::LinksOfTask;
 use crate::live::{LiveTask, LiveTasks};
 use crate::places::{PlaceOfTask, Places};
-use crate::present::{self, UNCERTAIN};
+use crate::present;
 use crate::resume::{Recorded, Resumed, resumed};
 use crate::rounds::{Offered, RoundEnd};
 use crate::state::{PlannedCall, State};
@@ -448,7 +448,7 @@ impl TaskTurn<'_> {
             let tool = planned.row.tool.as_deref().unwrap_or_default();
             let declared = offered.get(tool).map(Offered::effect);
             if resumed(recorded, planned.effect(), declared) == Resumed::Uncertain {
-                let outcome = StepOutcome::failed(Code::Uncertain, UNCERTAIN);
+                let outcome = StepOutcome::uncertain();
                 ends.push(ended(&app.vault, &*app.clock, self.turn.claim(), &planned, &outcome)?);
                 state.end(planned.row.sequence, outcome);
             }
@@ -488,11 +488,13 @@ impl TaskTurn<'_> {
         };
         let mut ends = Vec::new();
         let state = self.read().await?;
+        // Results that the model has not read can be in the sandbox of the conversation.
+        self.labels.lock().add(&state.labels_of_results());
         for planned in state.unended() {
             let Some(request_id) = planned.request_id() else { continue };
             let may_have_acted = self.has_started(&planned, request_id).await?;
             let outcome = match may_have_acted && planned.effect() == Effect::Write {
-                true => StepOutcome::failed(Code::Uncertain, UNCERTAIN),
+                true => StepOutcome::uncertain(),
                 false => StepOutcome::failed(Code::Cancelled, "the task ended before this call ran"),
             };
             ends.push(ended(&app.vault, &*app.clock, self.turn.claim(), &planned, &outcome)?);

@@ -16,7 +16,7 @@ use monstrum_core::models;
 use monstrum_core::operations::OperationError;
 use monstrum_core::plugins::built_in::QUERY_MAX;
 use monstrum_store::{TaskRow, TaskStatus};
-use monstrum_types::{CallOutcome, Code, Labels, TaskId, WorkspaceId, with_causes};
+use monstrum_types::{CallOutcome, Code, KeyId, Labels, TaskId, WorkspaceId, with_causes};
 use tokio::time::timeout;
 
 use crate::journal::{self, InTree, Source, TaskContent};
@@ -35,14 +35,35 @@ impl StartsTasks for Tasks {
         async move { self.begin_started(task, false).await }.boxed()
     }
 
-    fn query(self: Arc<Self>, task: StartedTask) -> BoxFuture<'static, Result<(String, Labels), Refusal>> {
+    fn query(
+        self: Arc<Self>,
+        task: StartedTask,
+    ) -> BoxFuture<'static, Result<(Result<String, Refusal>, Labels), Refusal>> {
         async move {
             let workspace = task.workspace;
             let waiting = WaitingCall::register(&self.live, task.request);
             let id = self.begin_started(task, true).await?;
             let _waiting = waiting.of(id);
             let row = self.ended(workspace, id).await?;
-            self.answer_to_call(&row)
+            Ok(self.answer_to_call(&row))
+        }
+        .boxed()
+    }
+
+    fn starters(self: Arc<Self>, workspace: WorkspaceId, task: TaskId) -> BoxFuture<'static, Option<Vec<KeyId>>> {
+        async move {
+            let mut next = Some(task);
+            for _ in 0..=DEPTH_MAX {
+                let row = self.app.store.task(workspace, next?).await.ok()??;
+                let content = journal::open_task(&self.app.vault, &row).ok()?;
+                match content.source {
+                    Source::Schedule { starters, .. } => return Some(starters),
+                    Source::Key { .. } => return row.key_id.map(|key| vec![key]),
+                    // A call without a key is one of the task above, or of infrastructure code.
+                    Source::Call { .. } => next = row.parent_id,
+                }
+            }
+            None
         }
         .boxed()
     }
@@ -108,10 +129,13 @@ impl Tasks {
     }
 
     /// Returns the answer of a task that has ended, or why it has none.
-    fn answer_to_call(&self, row: &TaskRow) -> Result<(String, Labels), Refusal> {
-        let content = journal::open_task(&self.app.vault, row).map_err(|error| refused(&internal(error)))?;
-        match (row.status, content.result, content.message) {
-            (TaskStatus::Completed, Some(result), _) => Ok((result, content.labels.with(&row.labels))),
+    fn answer_to_call(&self, row: &TaskRow) -> (Result<String, Refusal>, Labels) {
+        let content = match journal::open_task(&self.app.vault, row) {
+            Ok(content) => content,
+            Err(error) => return (Err(refused(&internal(error))), Labels::ALL),
+        };
+        let answer = match (row.status, content.result, content.message) {
+            (TaskStatus::Completed, Some(result), _) => Ok(result),
             (TaskStatus::Cancelled, ..) => {
                 let message = "the task of the bot was cancelled before it had an answer";
                 Err(Box::new(CallOutcome::error(Code::Cancelled, message)))
@@ -122,7 +146,9 @@ impl Tasks {
                 let outcome = CallOutcome::error(Code::Plugin, format!("the bot has no answer ({code}): {message}"));
                 Err(Box::new(outcome))
             }
-        }
+        };
+        // The message of a failure can repeat what the task has read.
+        (answer, content.labels.with(&row.labels))
     }
 }
 

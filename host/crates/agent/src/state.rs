@@ -170,6 +170,16 @@ impl State {
         self.has_recorded_labels = true;
     }
 
+    /// Returns the labels of the results that the model has not read.
+    #[must_use]
+    pub(crate) fn labels_of_results(&self) -> Labels {
+        let mut labels = Labels::none();
+        for outcome in self.calls.iter().filter_map(|(_, outcome)| outcome.as_ref()) {
+            labels.add(&outcome.labels);
+        }
+        labels
+    }
+
     /// Returns the conversation.
     #[must_use]
     pub(crate) fn messages(&self) -> &[Message] {

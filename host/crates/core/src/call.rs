@@ -258,6 +258,10 @@ impl Calls {
             longest_check: self.executor.longest_call(),
             is_approved: permit.approval().is_some(),
         };
+        // The calls of a plugin can carry what it has read from its upstream. The call itself is judged already.
+        if let Some(resource) = target.resource.as_ref().filter(|_| target.plugin.makes_calls()) {
+            call.labels().has_read(&resource.labels());
+        }
         let outcome = tokio::select! {
             executed = self.executor.execute(&execution, permit, of_bot) => match executed {
                 Executed::Ended(outcome) => Some(outcome),

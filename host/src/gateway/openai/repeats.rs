@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use monstrum_agent::Tasks;
 use monstrum_agent::requests::EarlierTask;
 use monstrum_core::app::App;
@@ -20,6 +20,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::gateway::http::idempotency::{forget_expired, place_of_answer};
 use crate::gateway::http::problem::Problem;
+use crate::gateway::openai::USER_HEADERS;
 use crate::gateway::openai::errors::OpenAiError;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -80,7 +81,17 @@ impl Repeat {
             (None, Some(_)) => (None, Joins::Recent),
             (None, None) => return Ok(None),
         };
-        let body_hash = in_place(body.len() > HASHED_IN_PLACE_BYTES_MAX, || hex::encode(Sha256::digest(body)));
+        // Proxies name the user in headers, and the answer for one user is not for another.
+        let user = USER_HEADERS.map(|name| headers.get(name).map(HeaderValue::as_bytes).unwrap_or_default());
+        let body_hash = in_place(body.len() > HASHED_IN_PLACE_BYTES_MAX, || {
+            let mut hash = Sha256::new();
+            for part in user {
+                hash.update(part.len().to_be_bytes());
+                hash.update(part);
+            }
+            hash.update(body);
+            hex::encode(hash.finalize())
+        });
         // A key has visible characters only, so no key of a client is that of a body.
         let key = kind.unwrap_or_else(|| format!("body {body_hash}"));
         let key = IdempotencyKey { workspace_id: caller.workspace, caller: caller.key, route: route.to_owned(), key };

@@ -32,6 +32,8 @@ const ROUTE: &str = "POST /v1/responses";
 /// The starts of the ids of responses and of their messages, before the id of the task.
 const RESPONSE: &str = "resp_";
 const MESSAGE: &str = "msg_";
+/// The maximum number of references of a request to earlier responses, each of which is read whole.
+const REFERENCES_MAX: usize = 16;
 
 /// A request. Fields that are not here are ignored.
 #[derive(Deserialize)]
@@ -151,6 +153,7 @@ async fn content(
         history = earlier.request.history;
         history.push(said(earlier.answer.text));
     }
+    let mut references = 0;
     for item in items::read(input.input)? {
         history.push(match item {
             items::Item::Message(message) => {
@@ -158,6 +161,11 @@ async fn content(
                 message
             }
             items::Item::Reference { id, param } => {
+                references += 1;
+                if references > REFERENCES_MAX {
+                    let message = format!("expected at most {REFERENCES_MAX} references to earlier responses");
+                    return Err(OpenAiError::invalid("input", message));
+                }
                 let earlier = of_bot(stored(tasks, caller, (&id, MESSAGE), &param).await?, bot, &param)?;
                 labels.add(&earlier.labels);
                 said(earlier.answer.text)

@@ -31,7 +31,7 @@ static STREAMS: LazyLock<Streams> = LazyLock::new(|| Streams::new(STREAMS_OF_KEY
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const LAST_EVENT_ID: &str = "last-event-id";
 /// The maximum size of a new task as JSON: its instruction, with escapes.
-const STARTED_BYTES_MAX: usize = 1 << 20;
+const STARTED_BYTES_MAX: usize = 8 << 20;
 /// Tells nginx not to hold events back.
 const UNBUFFERED: (HeaderName, &str) = (HeaderName::from_static("x-accel-buffering"), "no");
 

@@ -30,6 +30,7 @@ pub(super) fn record(caller: &Caller, new: NewSchedule, now: UtcMillis) -> Resul
         narrow: new.narrow,
         enabled: new.enabled,
         made_by: MadeBy { kind: "key".to_owned(), id: caller.key.to_string() },
+        starters: vec![caller.key],
     };
     check(&name, &record)?;
     first(&record, now)?;
@@ -155,6 +156,7 @@ mod tests {
             narrow: None,
             enabled: true,
             made_by: MadeBy { kind: "key".to_owned(), id: "k".to_owned() },
+            starters: Vec::new(),
         };
         ("hourly".to_owned(), record)
     }

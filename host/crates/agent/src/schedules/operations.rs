@@ -115,6 +115,7 @@ impl Schedules {
         let shown_before = shown(&before, record.clone());
         let is_resumed = change.enabled == Some(true);
         let is_new = input::change((&mut row.name, &mut record), change, now)?;
+        record.started_by(caller.key);
         if is_resumed {
             row.failures = 0;
         }
@@ -171,7 +172,8 @@ impl Schedules {
     pub async fn fire(&self, caller: &Operator, id: ScheduleId) -> Result<Task, OperationError> {
         let (app, now) = (&self.app, self.app.clock.now());
         let row = self.row(caller, id).await?;
-        let record = self.opened(&row)?;
+        let mut record = self.opened(&row)?;
+        record.started_by(caller.key);
         let task = self.task(&row, &record, (now, now))?;
         let (status, task_id) = (ScheduleRunStatus::Running, Some(task.row.id));
         let run = ScheduleRun { planned_at: now, is_manual: true, status, fired_at: now, task_id };
@@ -234,7 +236,7 @@ fn full(of: &str, max: i64) -> OperationError {
 
 /// Returns a schedule as the API shows it.
 fn shown(row: &ScheduleRow, record: Record) -> Schedule {
-    let Record { instruction, when, timezone, overlap, missed, jitter_s, narrow, enabled, made_by } = record;
+    let Record { instruction, when, timezone, overlap, missed, jitter_s, narrow, enabled, made_by, .. } = record;
     let (cron, every_s, at) = match when {
         When::Cron(pattern) => (Some(pattern), None, None),
         When::EveryS(seconds) => (None, Some(seconds), None),

@@ -95,6 +95,7 @@ mod tests {
             narrow: None,
             enabled: true,
             made_by: MadeBy { kind: "key".to_owned(), id: "k".to_owned() },
+            starters: Vec::new(),
         }
     }
 

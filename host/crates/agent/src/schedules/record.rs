@@ -3,11 +3,14 @@
 use monstrum_api::schedules::{MadeBy, Missed, Overlap};
 use monstrum_api::tasks::Narrow;
 use monstrum_store::ScheduleRow;
-use monstrum_types::{BotId, ScheduleId, WorkspaceId};
+use monstrum_types::{BotId, KeyId, ScheduleId, WorkspaceId};
 use monstrum_vault::{AssociatedData, Vault, VaultError};
 use serde::{Deserialize, Serialize};
 
 use super::timing::{Timing, TimingError, When};
+
+/// The maximum number of keys that are kept of those that have changed a schedule.
+const STARTERS_MAX: usize = 100;
 
 /// The sealed record of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +25,9 @@ pub(super) struct Record {
     pub(super) narrow: Option<Narrow>,
     pub(super) enabled: bool,
     pub(super) made_by: MadeBy,
+    /// The keys that made or changed the schedule, the last one last. They cannot decide about its calls.
+    #[serde(default)]
+    pub(super) starters: Vec<KeyId>,
 }
 
 /// An error while a record is sealed or opened.
@@ -43,6 +49,14 @@ impl Record {
     pub(super) fn open(vault: &Vault, row: &ScheduleRow) -> Result<Record, RecordError> {
         let text = vault.unseal(&row.sealed.parse()?, place_of(row))?;
         Ok(serde_json::from_slice(&text)?)
+    }
+
+    /// Records that a key has made or changed the schedule.
+    pub(super) fn started_by(&mut self, key: KeyId) {
+        self.starters.retain(|starter| *starter != key);
+        self.starters.push(key);
+        let surplus = self.starters.len().saturating_sub(STARTERS_MAX);
+        self.starters.drain(..surplus);
     }
 
     /// Returns the times of the schedule.
@@ -93,6 +107,7 @@ mod tests {
             narrow: None,
             enabled: true,
             made_by: MadeBy { kind: "key".to_owned(), id: "k".to_owned() },
+            starters: Vec::new(),
         };
         let mut row = ScheduleRow {
             id: ScheduleId::new(),

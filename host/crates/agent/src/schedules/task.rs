@@ -31,7 +31,7 @@ impl Schedules {
             .map_err(|error| OperationError::conflict(error.to_string()))?;
         let session = self.session(row, now)?;
         let SessionRow { id, app_id, user_id, chat_id, .. } = session.row.clone();
-        let source = Source::Schedule { id: row.id };
+        let source = Source::Schedule { id: row.id, starters: record.starters.clone() };
         let mut content = TaskContent::new(record.instruction.clone(), limits(&found.row), source);
         content.chat = Some(Chat { app_id, user_id, chat_id });
         content.links = record.narrow.iter().cloned().map(TaskLink::Narrow).collect();

@@ -95,6 +95,11 @@ impl Executor {
         self.tasks.get_or_init(|| tasks);
     }
 
+    /// Returns what starts tasks of bots, on a host that has it.
+    pub fn tasks(&self) -> Option<Arc<dyn StartsTasks>> {
+        self.tasks.get().and_then(Weak::upgrade)
+    }
+
     /// Returns the thread pool for checks that do not run in place.
     pub fn checks(&self) -> &Arc<Checks> {
         &self.checks
@@ -351,7 +356,7 @@ impl Executor {
                 (built_in::MCP, _) => mcp::run(&self.built_in.mcp, execution, permit, bounds).await,
                 (built_in::AGENT, _) => agents::run(&self.built_in.agents, execution, permit, timeout).await,
                 (built_in::BOT, child_calls) => {
-                    let tasks = self.tasks.get().and_then(Weak::upgrade);
+                    let tasks = self.tasks();
                     bots::run(tasks, execution, permit, child_calls).await
                 }
                 _ => CallOutcome::error(Code::Unavailable, "this server cannot run the tool"),

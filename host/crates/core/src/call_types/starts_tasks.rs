@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use monstrum_api::tools::Chat;
-use monstrum_types::{AppUser, BotId, Labels, RequestId, TaskId, WorkspaceId};
+use monstrum_types::{AppUser, BotId, KeyId, Labels, RequestId, TaskId, WorkspaceId};
 use serde_json::Value;
 
 use crate::call_types::incoming::CallerKey;
@@ -77,9 +77,16 @@ pub trait StartsTasks: Send + Sync {
     /// Starts a task and returns its id.
     fn execute(self: Arc<Self>, task: StartedTask) -> BoxFuture<'static, Result<TaskId, Refusal>>;
 
-    /// Starts a task and waits for its answer, with the labels of what the task has read. If the future is dropped before,
+    /// Starts a task and waits for its answer, or for why it has none, with the labels of what the task has read. If the future is dropped before,
     /// the task is cancelled.
-    fn query(self: Arc<Self>, task: StartedTask) -> BoxFuture<'static, Result<(String, Labels), Refusal>>;
+    fn query(
+        self: Arc<Self>,
+        task: StartedTask,
+    ) -> BoxFuture<'static, Result<(Result<String, Refusal>, Labels), Refusal>>;
+
+    /// Returns the keys whose holders decided what a task does, if no key has started it: those that made or changed its
+    /// schedule. Returns `None` if they are not known.
+    fn starters(self: Arc<Self>, workspace: WorkspaceId, task: TaskId) -> BoxFuture<'static, Option<Vec<KeyId>>>;
 
     /// Reports about a task. Returns `None` if there is no such task of the bot, or if another starter has started it.
     fn report(self: Arc<Self>, asked: AskedTask) -> BoxFuture<'static, Result<Option<TaskReport>, Refusal>>;

@@ -100,7 +100,26 @@ pub async fn get(app: &App, caller: &Reviewer, id: ApprovalId) -> Result<Approva
 pub async fn undecided(app: &App, caller: &Reviewer, id: ApprovalId) -> Result<ApprovalRow, OperationError> {
     let row = get(app, caller, id).await?;
     may_decide(caller, &row)?;
+    check_starters(app, caller, &row).await?;
     Ok(row)
+}
+
+/// Refuses the keys that decided what a task does that no key has started, such as a task of a schedule.
+async fn check_starters(app: &App, caller: &Reviewer, row: &ApprovalRow) -> Result<(), OperationError> {
+    let Some(task) = row.asked_task.as_deref().filter(|_| row.asked_key.is_none() && !row.allow_starter) else {
+        return Ok(());
+    };
+    let starters = match (task.parse(), app.calls.executor.tasks()) {
+        (Ok(task), Some(tasks)) => tasks.starters(row.workspace_id, task).await,
+        _ => None,
+    };
+    match starters {
+        Some(keys) if !keys.contains(&caller.key) => Ok(()),
+        Some(_) => {
+            Err(OperationError::forbidden("the key that made or changed the schedule cannot decide about its calls"))
+        }
+        None => Err(OperationError::forbidden("it is not known which keys may not decide about this call")),
+    }
 }
 
 /// Accepts the keys of the approvers, and root keys. The key that made the call is accepted only if every gate accepts
@@ -133,6 +152,7 @@ pub async fn decide(
     input: DecisionInput,
 ) -> Result<Approval, OperationError> {
     may_decide(caller, &row)?;
+    check_starters(app, caller, &row).await?;
     let note = input.note.as_deref().filter(|note| !note.is_empty());
     if note.is_some_and(|note| note.len() > NOTE_BYTES_MAX) {
         return Err(OperationError::invalid_at("/note", format!("must have at most {NOTE_BYTES_MAX} bytes")));

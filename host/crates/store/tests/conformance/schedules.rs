@@ -254,7 +254,7 @@ pub(crate) async fn a_firing_waits_starts_or_fails(store: &Store) {
         task: None,
     };
     fire(store, &waits).await;
-    assert_eq!(store.running_schedule(schedule.id, 10).await.unwrap().queued, [queued.clone()]);
+    assert_eq!(store.running_schedule(schedule.id, 10).await.unwrap().queued, std::slice::from_ref(&queued));
     let task = task(&bot);
     let full = store
         .fire_schedule(

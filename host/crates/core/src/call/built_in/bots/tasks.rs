@@ -172,7 +172,7 @@ async fn query(
     }
     let (answer, labels) = tasks.query(task).await?;
     execution.call.labels().has_read(&labels);
-    Ok(sized(&json!({ "answer": answer })))
+    Ok(sized(&json!({ "answer": answer? })))
 }
 
 async fn report(
