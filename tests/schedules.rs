@@ -1,5 +1,6 @@
 //! Schedules: a bot gets a task at each of their times.
 
+mod approvals;
 mod command;
 mod firing;
 mod forged;

@@ -158,6 +158,23 @@ async fn a_plugin_hands_the_labels_of_its_calls_on() -> Result<()> {
     Ok(())
 }
 
+/// The plugin can have read its upstream before it makes the call.
+#[tokio::test]
+async fn a_call_of_a_plugin_carries_the_labels_of_its_resource() -> Result<()> {
+    let tasks = guarded_on(Server::prepare(&["github", "test-caller"])?, "deny").await?;
+    let caller = tasks.world.grant_all("test-caller").await?;
+    tasks.world.rebind(&caller, &json!({ "allow_calls": ["*"] })).await?;
+    let path = format!("/api/resources/{}", caller.resource);
+    let (status, body) = tasks.api().patch(&path, &json!({ "labels": ["untrusted"] })).await?;
+    ensure!(status == 200, "{status} {body}");
+    let params = json!({ "tool": CREATE, "params": create("First") });
+    tasks.llm.prepare([calls(&[("test_caller_call", params)]), LlmReply::says(&["Done."])]);
+    let task = tasks.run("Work through the plugin.").await?;
+    let steps = tasks.steps(&task).await?;
+    assert_eq!(steps[1]["result"]["last"]["status"], "permission_denied", "{steps:?}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_caller_can_add_labels() -> Result<()> {
     let tasks = guarded("deny").await?;
