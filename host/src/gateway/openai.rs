@@ -52,7 +52,7 @@ const BODY_BYTES_MAX: usize = 6 << 20;
 const REQUESTS_MAX: usize = 1024;
 /// The same maximum for one key.
 const REQUESTS_OF_KEY_MAX: usize = 256;
-/// The headers in which Open WebUI names the user and the conversation.
+/// The headers in which `Open WebUI` names the user and the conversation.
 const USER_HEADERS: [&str; 2] = ["x-openwebui-user-id", "x-openwebui-chat-id"];
 static PLACES: LazyLock<Streams> = LazyLock::new(|| Streams::new(REQUESTS_OF_KEY_MAX, REQUESTS_MAX));
 /// The interval of comments in a silent stream, shorter than the time-outs of common proxies.

@@ -10,7 +10,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use monstrum_api::tasks::NewTask;
 use monstrum_core::call_types::refusal::{Refusal, invalid_params};
-use monstrum_core::call_types::starts_tasks::{AskedTask, StartedTask, Starter, StartsTasks, TaskReport};
+use monstrum_core::call_types::starts_tasks::{AskedTask, StartedTask, Starter, StartsTasks, TaskAnswer, TaskReport};
 use monstrum_core::call_types::task_step::TaskPosition;
 use monstrum_core::models;
 use monstrum_core::operations::OperationError;
@@ -35,10 +35,7 @@ impl StartsTasks for Tasks {
         async move { self.begin_started(task, false).await }.boxed()
     }
 
-    fn query(
-        self: Arc<Self>,
-        task: StartedTask,
-    ) -> BoxFuture<'static, Result<(Result<String, Refusal>, Labels), Refusal>> {
+    fn query(self: Arc<Self>, task: StartedTask) -> BoxFuture<'static, Result<TaskAnswer, Refusal>> {
         async move {
             let workspace = task.workspace;
             let waiting = WaitingCall::register(&self.live, task.request);
@@ -129,10 +126,10 @@ impl Tasks {
     }
 
     /// Returns the answer of a task that has ended, or why it has none.
-    fn answer_to_call(&self, row: &TaskRow) -> (Result<String, Refusal>, Labels) {
+    fn answer_to_call(&self, row: &TaskRow) -> TaskAnswer {
         let content = match journal::open_task(&self.app.vault, row) {
             Ok(content) => content,
-            Err(error) => return (Err(refused(&internal(error))), Labels::ALL),
+            Err(error) => return TaskAnswer { answer: Err(refused(&internal(error))), labels: Labels::ALL },
         };
         let answer = match (row.status, content.result, content.message) {
             (TaskStatus::Completed, Some(result), _) => Ok(result),
@@ -148,7 +145,7 @@ impl Tasks {
             }
         };
         // The message of a failure can repeat what the task has read.
-        (answer, content.labels.with(&row.labels))
+        TaskAnswer { answer, labels: content.labels.with(&row.labels) }
     }
 }
 

@@ -72,17 +72,22 @@ pub struct TaskReport {
     pub labels: Labels,
 }
 
+/// The end of a task for whose answer a call has waited.
+#[derive(Debug)]
+pub struct TaskAnswer {
+    /// The answer, or why there is none.
+    pub answer: Result<String, Refusal>,
+    /// The labels of what the task has read.
+    pub labels: Labels,
+}
+
 /// Starts tasks of bots. The stages of a call must not depend on the runner of tasks, which implements it.
 pub trait StartsTasks: Send + Sync {
     /// Starts a task and returns its id.
     fn execute(self: Arc<Self>, task: StartedTask) -> BoxFuture<'static, Result<TaskId, Refusal>>;
 
-    /// Starts a task and waits for its answer, or for why it has none, with the labels of what the task has read. If the future is dropped before,
-    /// the task is cancelled.
-    fn query(
-        self: Arc<Self>,
-        task: StartedTask,
-    ) -> BoxFuture<'static, Result<(Result<String, Refusal>, Labels), Refusal>>;
+    /// Starts a task and waits for its end. If the future is dropped before, the task is cancelled.
+    fn query(self: Arc<Self>, task: StartedTask) -> BoxFuture<'static, Result<TaskAnswer, Refusal>>;
 
     /// Returns the keys whose holders decided what a task does, if no key has started it: those that made or changed its
     /// schedule. Returns `None` if they are not known.

@@ -114,7 +114,7 @@ fn shown(limit: Option<impl ToString>) -> String {
 
 /// Returns the used part of a limit in percent, at most 100.
 pub(super) fn percent(used: u64, limit: u64) -> String {
-    let percent = if limit == 0 { 100 } else { used.saturating_mul(100) / limit };
+    let percent = used.saturating_mul(100).checked_div(limit).unwrap_or(100);
     percent.min(100).to_string()
 }
 

@@ -17,7 +17,7 @@ use crate::call::child_calls::ChildCalls;
 use crate::call::permitted::Execution;
 use crate::call_types::links::Link;
 use crate::call_types::refusal::{Refusal, invalid_params};
-use crate::call_types::starts_tasks::{AskedTask, StartedTask, Starter, StartsTasks, TaskReport};
+use crate::call_types::starts_tasks::{AskedTask, StartedTask, Starter, StartsTasks, TaskAnswer, TaskReport};
 use crate::plugins::built_in::{BOT_FUNCTIONS, EXECUTE_TASK, QUERY, TASK_STATUS};
 
 #[derive(Deserialize)]
@@ -170,7 +170,7 @@ async fn query(
     if let Some(of_call) = execution.call.task() {
         of_call.lease.give_place();
     }
-    let (answer, labels) = tasks.query(task).await?;
+    let TaskAnswer { answer, labels } = tasks.query(task).await?;
     execution.call.labels().has_read(&labels);
     Ok(sized(&json!({ "answer": answer? })))
 }
