@@ -3,10 +3,10 @@
 use anyhow::Result;
 use reqwest::{RequestBuilder, Response};
 use serde_json::{Value, json};
-use support::LlmReply;
+use support::{LlmReply, Server};
 
 use super::{CHAT, ask, broken, created, events, looks, post, said, streamed};
-use crate::tasks::Tasks;
+use crate::tasks::{Tasks, calls, create, ended};
 use crate::world::text;
 
 /// Returns a request that its library has repeated this often.
@@ -122,5 +122,56 @@ async fn a_repetition_joins_its_task_after_a_restart() -> Result<()> {
     let (_, listed) = tasks.api().get("/api/tasks").await?;
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");
     assert_eq!(tasks.llm.requests().len(), 2);
+    Ok(())
+}
+
+/// A proxy serves several people with one key, and names them in headers.
+#[tokio::test]
+async fn the_answer_for_one_user_is_not_for_another() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare([LlmReply::says(&["For Ada."]), LlmReply::says(&["For Bob."])]);
+    let asked = async |user: &str, count: u32| -> Result<String> {
+        let request = repeated(post(tasks.api(), CHAT, &ask("What is new?")), count);
+        let request = request.header("x-openwebui-user-id", user).header("x-openwebui-chat-id", user);
+        let (status, answer) = answer(request.send().await?).await?;
+        assert_eq!(status, 200, "{answer}");
+        Ok(text(&answer["choices"][0]["message"]["content"]).to_owned())
+    };
+    assert_eq!((asked("ada", 0).await?, asked("bob", 0).await?), ("For Ada.".to_owned(), "For Bob.".to_owned()));
+    assert_eq!((asked("ada", 1).await?, asked("bob", 1).await?), ("For Ada.".to_owned(), "For Bob.".to_owned()));
+    Ok(())
+}
+
+/// The plugin sends nothing itself, so only its calls have rows `started` in the audit.
+#[tokio::test]
+async fn a_failure_after_a_write_of_a_plugins_call_is_final() -> Result<()> {
+    let tasks = Tasks::on(Server::prepare(&["github", "test-caller"])?).await?;
+    let caller = tasks.world.grant_all("test-caller").await?;
+    tasks.world.rebind(&caller, &json!({ "allow_calls": ["*"] })).await?;
+    let params = json!({ "tool": "github_create_issue", "params": create("Once") });
+    tasks.llm.prepare([calls(&[("test_caller_call", params)]), broken()]);
+    for count in 0..2 {
+        let response = repeated(post(tasks.api(), CHAT, &ask("Create.")), count).send().await?;
+        assert!(response.headers().get("x-should-retry").is_some_and(|value| value == "false"), "{response:?}");
+        assert_eq!(response.status(), 422);
+    }
+    assert_eq!((tasks.llm.requests().len(), created(&tasks)), (2, 1));
+    Ok(())
+}
+
+/// The client of the task does not come back after the restart.
+#[tokio::test]
+async fn a_task_without_its_client_ends_after_a_restart() -> Result<()> {
+    let mut tasks = Tasks::start().await?;
+    tasks.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I think")]).silent(), looks()]);
+    let first = post(tasks.api(), CHAT, &streamed(ask("Create."))).send().await?;
+    tasks.llm.is_answering().await;
+    tasks.world.server.kill().await?;
+    drop(first);
+    tasks.world.server.launch().await?;
+    tasks.world.api = tasks.world.server.api()?;
+    let (_, listed) = tasks.api().get("/api/tasks").await?;
+    let task = ended(tasks.api(), text(&listed["items"][0]["id"])).await?;
+    assert_eq!((text(&task["status"]), created(&tasks)), ("cancelled", 0), "{task}");
     Ok(())
 }

@@ -6,7 +6,7 @@ use support::LlmReply;
 
 use super::{broken, created, events, looks, post, task_of};
 use crate::http::workspace;
-use crate::tasks::{Tasks, give_model};
+use crate::tasks::{Tasks, calls, give_model, list};
 use crate::world::text;
 
 const RESPONSES: &str = "/v1/responses";
@@ -128,6 +128,45 @@ async fn a_response_belongs_to_its_key_and_its_bot() -> Result<()> {
     assert_eq!(tasks.llm.requests().len(), 2);
     let status = api.get(&format!("{RESPONSES}/{}", id.replace("resp_", "chatcmpl-"))).await?.0;
     assert_eq!(status, 404);
+    Ok(())
+}
+
+/// The server does not know what a client's messages were made of, nor what is in the sandbox of a conversation.
+#[tokio::test]
+async fn a_task_carries_the_labels_of_its_conversation() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let path = format!("/api/resources/{}", tasks.github.resource);
+    let (status, body) = tasks.api().patch(&path, &json!({ "labels": ["untrusted"] })).await?;
+    assert_eq!(status, 200, "{body}");
+    tasks.llm.prepare([calls(&[("github_list_issues", list())]), LlmReply::says(&["Two."])]);
+    tasks.llm.prepare([LlmReply::says(&["Sure."]), LlmReply::says(&["Yes."]), LlmReply::says(&["Hi."])]);
+    let labels = async |body: Value| -> Result<(String, Value)> {
+        let (status, response) = tasks.api().post(RESPONSES, &body).await?;
+        assert_eq!(status, 200, "{response}");
+        Ok((text(&response["id"]).to_owned(), task_of(&tasks, &response["id"]).await?["labels"].clone()))
+    };
+    let (first, read) = labels(input("How many?")).await?;
+    assert_eq!(read, json!(["untrusted"]));
+    let (_, next) = labels(with(input("Sure?"), "previous_response_id", json!(first))).await?;
+    assert_eq!(next, json!(["untrusted"]), "exactly those of the response that it continues");
+    let said = json!([{ "role": "assistant", "content": "Two." }, { "role": "user", "content": "Sure?" }]);
+    assert_eq!(labels(with(input(""), "input", said)).await?.1, json!(["*"]));
+    let named = with(input("Hi"), "user", json!("ada"));
+    let named = with(named, "metadata", json!({ "app_id": "app", "chat_id": "one" }));
+    assert_eq!(labels(named).await?.1, json!(["*"]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn references_are_few() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare([LlmReply::says(&["Once."])]);
+    let (status, first) = tasks.api().post(RESPONSES, &input("Hi")).await?;
+    assert_eq!(status, 200, "{first}");
+    let items = vec![json!({ "type": "item_reference", "id": first["output"][0]["id"] }); 17];
+    let (status, refused) = tasks.api().post(RESPONSES, &with(input(""), "input", json!(items))).await?;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("input")), "{refused}");
+    assert_eq!(tasks.llm.requests().len(), 1);
     Ok(())
 }
 

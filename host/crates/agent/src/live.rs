@@ -44,7 +44,7 @@ impl LiveTask {
         self.changes.send_replace(());
     }
 
-    /// Watches the changes of the journal. A watcher is no listener: it does not read texts as they arrive.
+    /// Watches the changes of the journal. A watcher does not count as a listener and gets no texts as they arrive.
     #[must_use]
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()

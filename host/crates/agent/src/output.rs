@@ -27,7 +27,7 @@ const ERRORS_BYTES_MAX: usize = 4 << 10;
 ///
 /// # Errors
 ///
-/// The schema is no JSON Schema, or it is too large or too expensive.
+/// The schema is not a valid JSON Schema, is too large, or takes too much work to compile.
 pub(crate) async fn checked(
     app: &App,
     workspace: WorkspaceId,

@@ -6,10 +6,11 @@ use monstrum_store::{
     StoreError, TaskEnd, TaskRow, TaskStatus, TasksMax, WakeClaim,
 };
 use monstrum_types::{
-    Clock as _, EventId, Labels, ScheduleId, SessionId, SystemClock, TaskId, UtcMillis, WakeClaimId, WakeKey, WakeKind,
+    Clock as _, EventId, Labels, ScheduleId, SessionId, SystemClock, UtcMillis, WakeClaimId, WakeKey, WakeKind,
 };
 
 use crate::rows::{self, NOW, default_workspace, other_workspace};
+use crate::tasks;
 
 const MAX: SchedulesMax = SchedulesMax { of_bot: 2, of_workspace: 3 };
 const TASKS_MAX: TasksMax = TasksMax { of_workspace: 3, of_tree: None };
@@ -76,29 +77,9 @@ fn event(bot: &BotRow, event_type: &str) -> EventRow {
 }
 
 fn task(bot: &BotRow) -> ScheduledTask {
-    let (id, session_id) = (TaskId::new(), SessionId::new());
-    let row = TaskRow {
-        id,
-        workspace_id: bot.workspace_id,
-        bot_id: bot.id,
-        session_id: Some(session_id),
-        parent_id: None,
-        status: TaskStatus::Queued,
-        code: None,
-        key_id: None,
-        steps: 0,
-        input_tokens: 0,
-        output_tokens: 0,
-        created_at: NOW,
-        started_at: None,
-        cancelled_at: None,
-        ended_at: None,
-        waiting_for: None,
-        waiting_since: None,
-        waited_ms: 0,
-        labels: Labels::none(),
-        sealed: "sealed".to_owned(),
-    };
+    let session_id = SessionId::new();
+    let row = TaskRow { key_id: None, created_at: NOW, ..tasks::task(bot, session_id) };
+    let id = row.id;
     let session = SessionRow {
         id: session_id,
         workspace_id: bot.workspace_id,

@@ -60,7 +60,8 @@ fn session(bot: &BotRow, chat: &str) -> NewSession {
     NewSession { row, created: event(bot, "session.created"), after: None }
 }
 
-fn task(bot: &BotRow, session_id: SessionId) -> TaskRow {
+/// Returns the row of a new task of a session.
+pub(super) fn task(bot: &BotRow, session_id: SessionId) -> TaskRow {
     TaskRow {
         id: TaskId::new(),
         workspace_id: bot.workspace_id,
