@@ -14,6 +14,7 @@ const CRATES: &[&[&str]] = &[
     &["egress", "runtime", "sandbox", "api", "mcp", "engine"],
     &["core", "sandbox-embedded"],
     &["agent"],
+    &["work"],
     &["host"],
 ];
 

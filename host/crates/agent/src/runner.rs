@@ -264,7 +264,7 @@ impl Runner {
         });
         let event = NewEvent {
             workspace_id: row.workspace_id,
-            event_type,
+            event_type: event_type.into(),
             source_type: "task",
             source_id: row.id.to_string(),
             bot_id: Some(row.bot_id),

@@ -260,7 +260,7 @@ impl Tasks {
     ) -> Result<EventRow, OperationError> {
         let event = NewEvent {
             workspace_id: row.workspace_id,
-            event_type,
+            event_type: event_type.into(),
             source_type: "session",
             source_id: row.id.to_string(),
             bot_id: Some(row.bot_id),

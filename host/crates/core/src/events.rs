@@ -27,6 +27,71 @@ words! {
     }
 }
 
+/// The prefix of the types of events that others make.
+const CUSTOM_PREFIX: &str = "custom.";
+/// The maximum length of the name of such an event.
+const NAME_CHARACTERS_MAX: usize = 128;
+
+/// The type of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventName {
+    /// An event of the platform, which only the platform makes.
+    Platform(EventType),
+    /// An event that a plugin, a webhook or a caller of the API makes.
+    Custom(CustomName),
+}
+
+/// The type of an event that others make: a name with the prefix `custom.`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CustomName(String);
+
+/// The name of an event does not have the required form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the name of an event has 1 to {NAME_CHARACTERS_MAX} of the characters A-Z a-z 0-9 . _ : - and does not begin with `custom.`"
+)]
+pub struct InvalidName;
+
+impl CustomName {
+    /// Checks a name as a caller gives it, and adds the prefix.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidName`] if the name has other characters, is empty or too long, or has the prefix already.
+    pub fn new(name: &str) -> Result<CustomName, InvalidName> {
+        let known = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+        let fits = !name.is_empty() && name.len() <= NAME_CHARACTERS_MAX && name.bytes().all(known);
+        if fits && !name.starts_with(CUSTOM_PREFIX) {
+            Ok(CustomName(format!("{CUSTOM_PREFIX}{name}")))
+        } else {
+            Err(InvalidName)
+        }
+    }
+
+    /// Returns the type with its prefix.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl EventName {
+    /// Returns the type as it is stored and shown.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            EventName::Platform(event_type) => event_type.as_str(),
+            EventName::Custom(name) => name.as_str(),
+        }
+    }
+}
+
+impl From<EventType> for EventName {
+    fn from(event_type: EventType) -> EventName {
+        EventName::Platform(event_type)
+    }
+}
+
 /// The objects that an event comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -50,7 +115,7 @@ pub struct EventCause {
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewEvent {
     pub workspace_id: WorkspaceId,
-    pub event_type: EventType,
+    pub event_type: EventName,
     /// The kind and the id of the object that the event is about.
     pub source_type: &'static str,
     pub source_id: String,
@@ -149,7 +214,7 @@ mod tests {
     fn event(data: Value) -> NewEvent {
         NewEvent {
             workspace_id: WorkspaceId::new(),
-            event_type: EventType::TaskCompleted,
+            event_type: EventType::TaskCompleted.into(),
             source_type: "task",
             source_id: "t".to_owned(),
             bot_id: Some(BotId::new()),
@@ -189,6 +254,15 @@ mod tests {
         let caused = NewEvent { cause: Some(EventCause { root_event_id, depth: 2 }), ..event(json!(null)) };
         let row = seal(&vault(), caused, UtcMillis(1)).unwrap();
         assert_eq!((row.root_event_id, row.depth), (root_event_id, 3));
+    }
+
+    #[test]
+    fn names_get_a_prefix_once() {
+        assert_eq!(CustomName::new("order.paid:eu-1_x").unwrap().as_str(), "custom.order.paid:eu-1_x");
+        assert!(CustomName::new(&"x".repeat(128)).is_ok());
+        for refused in ["", "custom.paid", "a b", "a/b", "ä", "a\n", &"x".repeat(129)] {
+            assert_eq!(CustomName::new(refused), Err(InvalidName), "{refused:?}");
+        }
     }
 
     #[test]

@@ -76,6 +76,7 @@ impl Schedules {
         now: UtcMillis,
     ) -> Result<EventRow, OperationError> {
         let (workspace_id, bot_id) = (row.workspace_id, Some(row.bot_id));
+        let event_type = event_type.into();
         let event = NewEvent { workspace_id, event_type, source_type, source_id, bot_id, links, cause: None, data };
         events::seal(&self.app.vault, event, now).map_err(|error| OperationError::Internal(error.into()))
     }
