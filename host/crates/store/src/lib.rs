@@ -92,7 +92,7 @@ pub use sandboxes::{
 };
 pub use schedules::{
     FiredSchedule, InsertedSchedule, RunningSchedule, ScheduleFiring, ScheduleRow, ScheduleRun, ScheduleRunStatus,
-    ScheduledTask, SchedulesMax,
+    ScheduleUpdate, ScheduledTask, SchedulesMax,
 };
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
 pub use tasks::{

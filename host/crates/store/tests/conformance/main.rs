@@ -87,6 +87,7 @@ intrusions! {
     a_forged_grant_is_ignored,
     an_edited_or_restored_tool_serves_nothing,
     an_edited_or_restored_budget_is_rejected,
+    an_edited_or_restored_schedule_is_rejected,
     unreadable_reservations_do_not_hide_others,
     a_deleted_first_discovery_is_detected,
     forged_agents_are_ignored,
@@ -249,6 +250,7 @@ cases! {
         the_end_of_a_task_counts_for_its_schedule,
         a_firing_waits_starts_or_fails,
         a_person_fires_beside_the_planned_times,
+        a_change_keeps_what_firings_have_written,
     }
     outputs {
         outputs_are_listed_from_the_newest,
