@@ -114,7 +114,7 @@ impl Schedules {
         let mut row = before.clone();
         let shown_before = shown(&before, record.clone());
         let is_resumed = change.enabled == Some(true);
-        let is_new = input::change((&mut row.name, &mut record), change, now)?;
+        let is_new = input::change((&mut row.name, &mut record), before.is_paused(), change, now)?;
         record.started_by(caller.key);
         // The turns of the schedule write these columns too, so the others stay as they are stored.
         let next_at = match (record.enabled, is_new) {
