@@ -219,6 +219,7 @@ mod tests {
                 "bot_resources: gates Text",
                 "oauth_providers: resource_id Text, server Text",
                 "oauth_flows: subject Text, return_to Text",
+                "sandbox_instances: labels Text",
             ]
         );
     }

@@ -25,6 +25,7 @@ pub(crate) use crate::rotated::{
     a_rotation_of_the_row_key_can_stop_after_every_scope, an_unverified_scope_is_not_rotated,
     rows_under_a_retired_row_key_are_rejected,
 };
+pub(crate) use crate::sandboxes::a_sandbox_without_its_labels_is_rejected;
 pub(crate) use crate::schedules::an_edited_or_restored_schedule_is_rejected;
 pub(crate) use crate::usage::unreadable_reservations_do_not_hide_others;
 
@@ -76,7 +77,7 @@ pub(crate) async fn forged_rows_do_not_end_a_list(store: &Store, intruder: &mut 
     assert!(forged.iter().all(|id| *id < honest.id));
     assert!(store.insert_sandbox(&honest).await.unwrap());
     let columns = "workspace_id, bot_id, provider, app_id, user_id, node, status, last_active_at, created_at, attempts, \
-                   network, mac";
+                   network, labels, mac";
     for id in &forged {
         intruder
             .run(format!(

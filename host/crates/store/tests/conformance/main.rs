@@ -88,6 +88,7 @@ intrusions! {
     an_edited_or_restored_tool_serves_nothing,
     an_edited_or_restored_budget_is_rejected,
     an_edited_or_restored_schedule_is_rejected,
+    a_sandbox_without_its_labels_is_rejected,
     unreadable_reservations_do_not_hide_others,
     a_deleted_first_discovery_is_detected,
     forged_agents_are_ignored,
@@ -230,6 +231,7 @@ cases! {
         a_sandbox_never_outlives_its_bot_unmarked,
         a_host_finds_its_sandboxes,
         lost_sandboxes_differ_from_those_in_error,
+        labels_of_a_sandbox_only_grow,
     }
     tasks {
         a_session_runs_one_task_at_a_time,
