@@ -427,6 +427,8 @@ mod tests {
             waited_ms: 0,
             labels: Labels::none(),
             sealed: String::new(),
+            app_id: None,
+            chat_id: None,
         }
     }
 

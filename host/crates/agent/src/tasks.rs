@@ -168,6 +168,7 @@ impl Tasks {
         }
         let mut row = new_row((workspace, bot), session_id, now);
         (row.id, row.parent_id, row.key_id, row.labels) = (id, parent, key, content.labels.clone());
+        (row.app_id, row.chat_id) = content.chat.clone().map(|chat| (chat.app_id, chat.chat_id)).unzip();
         row.sealed = journal::seal_task(&app.vault, &row, &content).map_err(internal)?;
         let key = WakeKey::new(WakeKind::Task, row.id).map_err(|error| OperationError::Internal(error.into()))?;
         // This host runs the task, because only this host can stream it to the caller.
@@ -217,9 +218,9 @@ impl Tasks {
             Some(chat) => {
                 let open = store.session_of_chat(caller.workspace, &chat.app_id, &chat.chat_id).await?;
                 let sandbox = store.sandbox_of_conversation(caller.workspace, &chat.app_id, &chat.chat_id).await?;
-                if open.is_none() && sandbox.is_some() {
-                    // The host does not know what was written to the sandbox without a session.
-                    labels = Labels::ALL;
+                if let Some(sandbox) = sandbox.filter(|_| open.is_none()) {
+                    // The session begins with what was written to the sandbox without a session.
+                    labels = sandbox.known_labels();
                 }
                 (chat, open)
             }
@@ -437,6 +438,8 @@ pub(crate) fn new_row(
         waited_ms: 0,
         labels: Labels::none(),
         sealed: String::new(),
+        app_id: None,
+        chat_id: None,
     }
 }
 

@@ -76,12 +76,16 @@ pub struct TaskRow {
     pub labels: Labels,
     /// The instruction, the limits and the result: a sealed record in its text form.
     pub sealed: String,
+    /// The conversation for which the task works. The sealed record has it too.
+    pub app_id: Option<String>,
+    pub chat_id: Option<String>,
 }
 
 from_row! {
     TaskRow {
         id, workspace_id, bot_id, session_id, parent_id, status, code, key_id, steps, input_tokens, output_tokens,
         created_at, started_at, cancelled_at, ended_at, waiting_for, waiting_since, waited_ms, labels, sealed,
+        app_id, chat_id,
     }
 }
 
@@ -158,7 +162,8 @@ pub struct NewSession {
 macro_rules! task_columns {
     () => {
         "id, workspace_id, bot_id, session_id, parent_id, status, code, key_id, steps, input_tokens, output_tokens, \
-         created_at, started_at, cancelled_at, ended_at, waiting_for, waiting_since, waited_ms, labels, sealed"
+         created_at, started_at, cancelled_at, ended_at, waiting_for, waiting_since, waited_ms, labels, sealed, \
+         app_id, chat_id"
     };
 }
 
@@ -183,8 +188,8 @@ const INSERT: &str = concat!(
     task_columns!(),
     ") select $1, workspace_id, id, cast($4 as text), cast($5 as text), $6, cast($7 as text), cast($8 as text), \
      cast($9 as bigint), cast($10 as bigint), cast($11 as bigint), cast($12 as bigint), cast($13 as bigint), \
-     cast($14 as bigint), cast($15 as bigint), cast($16 as text), cast($17 as bigint), cast($18 as bigint), $19, $20 \
-     from bots where workspace_id = $2 and id = $3"
+     cast($14 as bigint), cast($15 as bigint), cast($16 as text), cast($17 as bigint), cast($18 as bigint), $19, $20, \
+     cast($21 as text), cast($22 as text) from bots where workspace_id = $2 and id = $3"
 );
 const UNENDED_OF_WORKSPACE: &str = "select count(*) as value from tasks where workspace_id = $1 and ended_at is null";
 // The update locks the first task of the tree, so that two insertions do not exceed the limit together.
@@ -225,6 +230,8 @@ impl TaskRow {
             self.waited_ms,
             &self.labels,
             &self.sealed,
+            &self.app_id,
+            &self.chat_id,
         ];
         Ok(session.run(INSERT, values).await? > 0)
     }

@@ -244,6 +244,7 @@ cases! {
         the_claim_of_a_new_task_follows_the_clock_for_wakes,
         a_session_is_deleted_with_the_sandbox_that_no_open_session_uses,
         conversations_are_deleted_unless_a_task_of_them_runs,
+        tasks_without_a_session_are_deleted_with_their_conversation,
     }
     schedules {
         schedules_are_inserted_changed_listed_and_deleted,

@@ -83,6 +83,8 @@ pub(super) fn task(bot: &BotRow, session_id: SessionId) -> TaskRow {
         waited_ms: 0,
         labels: Labels::none(),
         sealed: "sealed".to_owned(),
+        app_id: None,
+        chat_id: None,
     }
 }
 
@@ -451,4 +453,34 @@ pub(crate) async fn conversations_are_deleted_unless_a_task_of_them_runs(store: 
     assert_eq!(delete(None, None).await, Some(1));
     assert!(!exists(&other).await && is_deleting(store, &of_b).await);
     assert_eq!(store.task(workspace, running.id).await.unwrap(), None);
+}
+
+/// A task of a client that keeps the conversation, and a task of another bot, have no session.
+pub(crate) async fn tasks_without_a_session_are_deleted_with_their_conversation(store: &Store) {
+    let (one, two) = (bot(store, "one").await, bot(store, "two").await);
+    let workspace = one.workspace_id;
+    let of_chat = |bot: &BotRow, chat: Option<&str>| TaskRow {
+        session_id: None,
+        app_id: chat.map(|_| "app".to_owned()),
+        chat_id: chat.map(str::to_owned),
+        ..task(bot, SessionId::new())
+    };
+    let delete = async |bot, chat| store.delete_conversations(workspace, of_app(bot, chat)).await.unwrap();
+    let exists = async |task: &TaskRow| store.task(workspace, task.id).await.unwrap().is_some();
+    let [first, below, of_none] = [of_chat(&one, Some("a")), of_chat(&two, Some("a")), of_chat(&one, None)];
+    for task in [&first, &below, &of_none] {
+        assert_eq!(inserted(store, task, None).await, InsertedTask::Inserted);
+        assert_eq!(store.task(workspace, task.id).await.unwrap().as_ref(), Some(task));
+    }
+    assert_eq!(delete(None, Some("a")).await, None, "both run");
+    run_to_end(store, &first, &one, NOW).await;
+    assert_eq!(delete(None, Some("a")).await, None, "the task of the other bot runs");
+    assert_eq!(delete(None, None).await, None);
+    assert_eq!(delete(None, Some("b")).await, Some(0), "another conversation");
+    assert!(exists(&first).await && exists(&below).await);
+    assert_eq!(delete(Some(one.id), Some("a")).await, Some(0));
+    assert!(!exists(&first).await && exists(&below).await, "the tasks of the caller's bot");
+    run_to_end(store, &below, &two, NOW).await;
+    assert_eq!(delete(None, None).await, Some(0));
+    assert!(!exists(&below).await && exists(&of_none).await);
 }
