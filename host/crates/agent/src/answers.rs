@@ -95,9 +95,8 @@ impl Attendance {
         let tasks = &self.tasks;
         let mut changes = self.live.changes();
         loop {
-            let row = tasks.row(&self.caller, self.id).await?;
-            if row.ended_at.is_some() {
-                return Ok(Some(tasks.answer_of(&row).await?));
+            if tasks.state(&self.caller, self.id).await?.ended_at.is_some() {
+                return Ok(Some(tasks.answer(&self.caller, self.id).await?));
             }
             if !self.caller.is_known(&tasks.app.policy.load(), tasks.app.clock.now()) {
                 return Ok(None);

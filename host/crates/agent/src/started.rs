@@ -114,15 +114,15 @@ impl Tasks {
         // The watch begins before the row is read, so that no change is missed.
         let mut changes = live.changes();
         loop {
-            let row = self.app.store.task(workspace, id).await.map_err(|error| refused(&error.into()))?;
-            match row {
-                Some(row) if row.ended_at.is_some() => return Ok(row),
-                Some(_) => {}
-                None => return Err(Box::new(CallOutcome::error(Code::Cancelled, "the task of the bot was deleted"))),
+            let state = self.app.store.task_state(workspace, id).await.map_err(|error| refused(&error.into()))?;
+            if state.is_none_or(|state| state.ended_at.is_some()) {
+                break;
             }
             // Whether a change or the interval has ended the wait, the row is read again.
             drop(timeout(READ_INTERVAL, changes.changed()).await);
         }
+        let row = self.app.store.task(workspace, id).await.map_err(|error| refused(&error.into()))?;
+        row.ok_or_else(|| Box::new(CallOutcome::error(Code::Cancelled, "the task of the bot was deleted")))
     }
 
     /// Returns the answer of a task that has ended, or why it has none.

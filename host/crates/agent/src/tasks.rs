@@ -14,7 +14,7 @@ use monstrum_core::operations::{Caller, OperationError, check_task_labels, narro
 use monstrum_engine::Engine;
 use monstrum_store::{
     BotRow, EventRow, InsertedTask, KeyKind, NewSession, NewWake, PAGE_ITEMS_MAX, Page, SessionRow, TaskFilter,
-    TaskRow, TaskStatus, TasksMax,
+    TaskRow, TaskState, TaskStatus, TasksMax,
 };
 use monstrum_types::{BotId, InputError, KeyId, Labels, SessionId, TaskId, UtcMillis, WakeKey, WakeKind, WorkspaceId};
 
@@ -326,6 +326,12 @@ impl Tasks {
     pub(crate) async fn row(&self, caller: &Caller, id: TaskId) -> Result<TaskRow, OperationError> {
         let row = self.app.store.task(caller.workspace, id).await?;
         row.filter(|row| sees(caller, row.bot_id)).ok_or_else(|| OperationError::not_found("task"))
+    }
+
+    /// Returns the progress of a task that the caller may see.
+    pub(crate) async fn state(&self, caller: &Caller, id: TaskId) -> Result<TaskState, OperationError> {
+        let state = self.app.store.task_state(caller.workspace, id).await?;
+        state.filter(|state| sees(caller, state.bot_id)).ok_or_else(|| OperationError::not_found("task"))
     }
 
     /// Cancels a task. Returns the task, and whether it had ended before.

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use monstrum_api::tasks::WaitingFor;
-use monstrum_store::TaskRow;
-use monstrum_types::{ApprovalId, AwaitedApproval};
+use monstrum_types::{ApprovalId, AwaitedApproval, WorkspaceId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -15,10 +14,10 @@ use crate::tasks::Tasks;
 
 impl Tasks {
     /// Returns what a task waits for, as the API shows it.
-    pub(crate) fn waiting_for(&self, row: &TaskRow) -> Option<WaitingFor> {
-        let (kind, id) = row.waiting_for.as_ref()?.split_once('/')?;
+    pub(crate) fn waiting_for(&self, workspace: WorkspaceId, waiting_for: Option<&str>) -> Option<WaitingFor> {
+        let (kind, id) = waiting_for?.split_once('/')?;
         let approval = id.parse::<ApprovalId>().ok().filter(|_| kind == "approval");
-        let url = approval.and_then(|approval| self.app.calls.approvals.url(row.workspace_id, approval));
+        let url = approval.and_then(|approval| self.app.calls.approvals.url(workspace, approval));
         Some(WaitingFor { kind: kind.to_owned(), id: id.to_owned(), url })
     }
 }

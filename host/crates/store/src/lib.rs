@@ -97,7 +97,7 @@ pub use schedules::{
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
 pub use tasks::{
     ConversationFilter, DeletedSessions, EndedStep, InsertedTask, NewSession, SessionFilter, SessionRow, TaskEnd,
-    TaskFilter, TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow, TasksMax,
+    TaskFilter, TaskProgress, TaskRow, TaskState, TaskStatus, TaskStepKind, TaskStepRow, TasksMax,
 };
 pub use trust::TrustRow;
 pub use usage::{

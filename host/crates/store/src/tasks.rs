@@ -89,6 +89,22 @@ from_row! {
     }
 }
 
+/// What the row of a task says about its progress, without its record. Each write of a turn that a listener of the task can
+/// see changes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskState {
+    pub bot_id: BotId,
+    pub status: TaskStatus,
+    /// The number of steps that have ended.
+    pub steps: i64,
+    /// What the task waits for, as kind and id with a slash between them.
+    pub waiting_for: Option<String>,
+    pub cancelled_at: Option<UtcMillis>,
+    pub ended_at: Option<UtcMillis>,
+}
+
+from_row! { TaskState { bot_id, status, steps, waiting_for, cancelled_at, ended_at } }
+
 /// A row of `task_steps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskStepRow {
@@ -176,6 +192,8 @@ macro_rules! select_tasks {
 pub(crate) use {select_tasks, task_columns};
 
 const BY_ID: &str = select_tasks!("where workspace_id = $1 and id = $2");
+const STATE: &str = "select bot_id, status, steps, waiting_for, cancelled_at, ended_at from tasks \
+                     where workspace_id = $1 and id = $2";
 const PAGE: &str = select_tasks!(
     "where workspace_id = $1 and ($2 is null or bot_id = $2) and ($3 is null or status = $3) \
      and ($4 is null or session_id = $4) and ($5 = '' or id < $5) order by id desc limit $6"
@@ -298,6 +316,12 @@ impl Store {
     /// Returns the task with this id in the workspace.
     pub async fn task(&self, workspace: WorkspaceId, id: TaskId) -> Result<Option<TaskRow>, StoreError> {
         self.db.one(BY_ID, args![workspace, id]).await
+    }
+
+    /// Returns the progress of the task with this id in the workspace. The record of a task can have several MiB, so the
+    /// followers of a task read this first.
+    pub async fn task_state(&self, workspace: WorkspaceId, id: TaskId) -> Result<Option<TaskState>, StoreError> {
+        self.db.one(STATE, args![workspace, id]).await
     }
 
     /// Returns whether a task of any workspace has this id.

@@ -245,6 +245,7 @@ cases! {
         a_session_is_deleted_with_the_sandbox_that_no_open_session_uses,
         conversations_are_deleted_unless_a_task_of_them_runs,
         tasks_without_a_session_are_deleted_with_their_conversation,
+        each_write_of_a_turn_changes_the_state_of_its_task,
     }
     schedules {
         schedules_are_inserted_changed_listed_and_deleted,

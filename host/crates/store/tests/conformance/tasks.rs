@@ -484,3 +484,45 @@ pub(crate) async fn tasks_without_a_session_are_deleted_with_their_conversation(
     assert_eq!(delete(None, None).await, Some(0));
     assert!(!exists(&below).await && exists(&of_none).await);
 }
+
+/// Listeners read a task again only if its state has changed, so each write that they can see changes it.
+pub(crate) async fn each_write_of_a_turn_changes_the_state_of_its_task(store: &Store) {
+    let bot = bot(store, "one").await;
+    let new = session(&bot, "chat");
+    let task = task(&bot, new.row.id);
+    inserted(store, &task, Some(&new)).await;
+    let mut seen = Vec::new();
+    let mut changes = async |what: &str| {
+        let state = store.task_state(task.workspace_id, task.id).await.unwrap().unwrap();
+        assert!(!seen.contains(&state), "{what}");
+        seen.push(state);
+    };
+    changes("the beginning").await;
+    let claim = claim(store, &task).await;
+    store.begin_task_turn(&claim, task.id, NOW).await.unwrap().unwrap();
+    changes("a turn").await;
+    let steps = vec![step(&task, 1, TaskStepKind::Round), step(&task, 2, TaskStepKind::Call)];
+    let progress = TaskProgress { task_id: task.id, input_tokens: 0, output_tokens: 0, labels: None, steps };
+    assert!(store.advance_task(&claim, &progress).await.unwrap());
+    changes("a round").await;
+    store.set_task_waiting(&claim, task.id, Some("approval/1"), NOW).await.unwrap();
+    changes("a wait").await;
+    store.set_task_waiting(&claim, task.id, Some("approval/2"), NOW).await.unwrap();
+    changes("another wait").await;
+    let ended = EndedStep {
+        task_id: task.id,
+        sequence: 2,
+        wake: claim.key.clone(),
+        claim: claim.id,
+        status: "success".to_owned(),
+        ended_at: NOW,
+        sealed: "end".to_owned(),
+    };
+    store.end_task_steps(&[ended]).await.unwrap();
+    changes("the end of a call").await;
+    assert!(store.cancel_task(task.workspace_id, task.id, NOW).await.unwrap());
+    changes("a cancellation").await;
+    store.end_task(&claim, &end(&task), &event(&bot, "task.completed")).await.unwrap();
+    changes("the end").await;
+    assert_eq!(store.task_state(other_workspace(store).await, task.id).await.unwrap(), None);
+}
