@@ -13,8 +13,8 @@ use crate::rows::{Authentic as _, Scope, authentic, change};
 use crate::wakes::NewWake;
 use crate::{Listed, Page, Store, StoreError};
 
-pub(crate) use firing::end_run;
 pub use firing::{FiredSchedule, ScheduleFiring, ScheduledTask};
+pub(crate) use firing::{end_run, request_turn_of};
 
 /// A row of `schedules`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -212,7 +212,7 @@ impl Store {
         let ScheduleUpdate { row, before, next_at, is_resumed } = update;
         change!(self, &[row.scope()], |change| {
             async {
-                // The wake precedes the schedule, as in a turn of the schedule.
+                // The wake precedes the schedule, in the order of the locks.
                 wake.write(&mut change.session).await?;
                 let next = |old: &ScheduleRow| (old.updated_at == *before).then(|| ScheduleRow::clone(row));
                 if !change.update(args![row.id], next).await? {

@@ -4,6 +4,10 @@
 //! sealed record says which bot works on which instruction with which key, and is bound to the row.
 //!
 //! Each transaction of a turn names the claim of the task's wake, so that a host whose claim was replaced writes nothing.
+//!
+//! Transactions lock existing rows in one order, so that they do not block each other: the seal of the workspace, wakes in
+//! the order of their keys, sessions, tasks, steps, schedules and their firings. Rows that a transaction has inserted are
+//! not locked by others.
 
 mod deletion;
 mod sessions;
@@ -292,19 +296,19 @@ impl Store {
         if unended.unwrap_or(i64::MAX) >= max.of_workspace {
             return Ok(InsertedTask::Full);
         }
-        if let Some((root, tasks_max)) = max.of_tree {
-            session.run(LOCK_TREE, args![root, row.workspace_id]).await?;
-            let of_tree: Option<i64> = session.one(OF_TREE, args![root, row.workspace_id]).await?;
-            if of_tree.unwrap_or(i64::MAX) >= tasks_max {
-                return Ok(InsertedTask::TreeFull);
-            }
-        }
         match new {
             Some(new) => sessions::begin(session, new).await?,
             None if row.session_id.is_some() && !sessions::touch(session, row).await? => {
                 return Ok(InsertedTask::NoSession);
             }
             None => {}
+        }
+        if let Some((root, tasks_max)) = max.of_tree {
+            session.run(LOCK_TREE, args![root, row.workspace_id]).await?;
+            let of_tree: Option<i64> = session.one(OF_TREE, args![root, row.workspace_id]).await?;
+            if of_tree.unwrap_or(i64::MAX) >= tasks_max {
+                return Ok(InsertedTask::TreeFull);
+            }
         }
         let wake = self.timed(session, wake).await?;
         if !row.insert(session).await? || !wake.write(session).await? {

@@ -183,13 +183,16 @@ impl Store {
         retry!(async {
             let mut session = self.db.write().await?;
             let TaskEnd { task_id, status, code, ended_at, sealed } = end;
+            let is_scheduled = schedules::request_turn_of(&mut session, *task_id, *ended_at).await?;
+            let after = end_turn(&mut session, claim, None).await?;
             used_by(&mut session, *task_id, *ended_at).await?;
             let values = args![*task_id, status.as_str(), code, *ended_at, sealed];
             if session.run(END, values).await? > 0 {
                 event.insert(&mut session).await?;
-                schedules::end_run(&mut session, *task_id, *status, *ended_at).await?;
+                if is_scheduled {
+                    schedules::end_run(&mut session, *task_id, *status).await?;
+                }
             }
-            let after = end_turn(&mut session, claim, None).await?;
             session.commit().await?;
             Ok(after)
         })

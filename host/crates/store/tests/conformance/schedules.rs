@@ -18,13 +18,13 @@ const TASKS_MAX: TasksMax = TasksMax { of_workspace: 3, of_tree: None };
 /// The end of time for these tests: no wake of a schedule is due before.
 const LATER: UtcMillis = UtcMillis(4_102_444_800_000);
 
-async fn bot(store: &Store, name: &str) -> BotRow {
+pub(crate) async fn bot(store: &Store, name: &str) -> BotRow {
     let row = rows::bot(default_workspace(store).await, name);
     store.insert_bot(&row).await.unwrap();
     row
 }
 
-fn schedule(bot: &BotRow, name: &str) -> ScheduleRow {
+pub(crate) fn schedule(bot: &BotRow, name: &str) -> ScheduleRow {
     ScheduleRow {
         id: ScheduleId::new(),
         workspace_id: bot.workspace_id,
@@ -47,11 +47,11 @@ fn wake(schedule: &ScheduleRow) -> NewWake {
     NewWake { key, workspace_id: schedule.workspace_id, due_at: UtcMillis(0), claim: None }
 }
 
-async fn inserted(store: &Store, schedule: &ScheduleRow) -> InsertedSchedule {
+pub(crate) async fn inserted(store: &Store, schedule: &ScheduleRow) -> InsertedSchedule {
     store.insert_schedule(schedule, Some(&wake(schedule)), MAX).await.unwrap()
 }
 
-async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
+pub(crate) async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
     let wakes = [(key.clone(), LATER, WakeClaimId::new())];
     store.claim_wakes("node", &wakes, SystemClock.now()).await.unwrap().remove(0)
 }
@@ -77,7 +77,7 @@ fn event(bot: &BotRow, event_type: &str) -> EventRow {
     }
 }
 
-fn task(bot: &BotRow) -> ScheduledTask {
+pub(crate) fn task(bot: &BotRow) -> ScheduledTask {
     let session_id = SessionId::new();
     let row = TaskRow { key_id: None, created_at: NOW, ..tasks::task(bot, session_id) };
     let id = row.id;
@@ -104,18 +104,18 @@ fn run(planned_at: UtcMillis, status: ScheduleRunStatus, task: Option<&Scheduled
 }
 
 /// A turn that starts a task for the planned time of the schedule.
-fn firing<'a>(schedule: &'a ScheduleRow, task: &'a ScheduledTask) -> ScheduleFiring<'a> {
+pub(crate) fn firing<'a>(schedule: &'a ScheduleRow, task: &'a ScheduledTask) -> ScheduleFiring<'a> {
     let runs = vec![run(schedule.next_at.unwrap(), ScheduleRunStatus::Running, Some(task))];
     ScheduleFiring { schedule, next_at: Some(LATER), wake_at: Some(LATER), runs, task: Some(task) }
 }
 
-async fn fire(store: &Store, firing: &ScheduleFiring<'_>) -> FiredSchedule {
+pub(crate) async fn fire(store: &Store, firing: &ScheduleFiring<'_>) -> FiredSchedule {
     let claim = claim(store, &wake(firing.schedule).key).await;
     store.fire_schedule(&claim, firing, TASKS_MAX).await.unwrap()
 }
 
 /// Changes a schedule that was last changed at `before`. With `next_at`, the schedule is enabled again.
-async fn update(
+pub(crate) async fn update(
     store: &Store,
     row: &ScheduleRow,
     before: UtcMillis,
@@ -128,9 +128,18 @@ async fn update(
 
 async fn end(store: &Store, bot: &BotRow, task: &ScheduledTask, status: TaskStatus) {
     let claim = claim(store, &task.wake.key).await;
+    end_by(store, &claim, bot, (task, status)).await;
+}
+
+pub(crate) async fn end_by(
+    store: &Store,
+    claim: &WakeClaim,
+    bot: &BotRow,
+    (task, status): (&ScheduledTask, TaskStatus),
+) {
     let end =
         TaskEnd { task_id: task.row.id, status, code: None, ended_at: SystemClock.now(), sealed: "end".to_owned() };
-    store.end_task(&claim, &end, &event(bot, "task.completed")).await.unwrap();
+    store.end_task(claim, &end, &event(bot, "task.completed")).await.unwrap();
 }
 
 pub(crate) async fn schedules_are_inserted_changed_listed_and_deleted(store: &Store) {
