@@ -58,7 +58,7 @@ const STEPS_BYTES_MAX: usize = 8 << 20;
 /// The tasks and sessions of a host.
 pub struct Tasks {
     pub(crate) app: Arc<App>,
-    engine: Arc<dyn Engine>,
+    pub(crate) engine: Arc<dyn Engine>,
     pub(crate) live: Arc<LiveTasks>,
     pub(crate) closed: CancellationToken,
 }

@@ -142,6 +142,25 @@ impl Store {
         })
     }
 
+    /// Ends the turn of a task that waits for a decision. The next turn is at `look_at`, or when a turn is requested, as the
+    /// decision does.
+    pub async fn park_task(
+        &self,
+        claim: &WakeClaim,
+        id: TaskId,
+        waits_for: &str,
+        look_at: UtcMillis,
+        now: UtcMillis,
+    ) -> Result<AfterTurn, StoreError> {
+        retry!(async {
+            let mut session = self.db.write().await?;
+            let after = end_turn(&mut session, claim, Some(look_at)).await?;
+            session.run(WAIT, args![id, waits_for, now]).await?;
+            session.commit().await?;
+            Ok(after)
+        })
+    }
+
     /// Writes a round that has ended, with the calls that it asks for. Returns `false` if the task has ended or was
     /// deleted.
     pub async fn advance_task(&self, claim: &WakeClaim, progress: &TaskProgress) -> Result<bool, StoreError> {

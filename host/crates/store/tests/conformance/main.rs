@@ -246,6 +246,7 @@ cases! {
         conversations_are_deleted_unless_a_task_of_them_runs,
         tasks_without_a_session_are_deleted_with_their_conversation,
         each_write_of_a_turn_changes_the_state_of_its_task,
+        a_decision_wakes_the_tasks_that_wait_for_it,
     }
     schedules {
         schedules_are_inserted_changed_listed_and_deleted,

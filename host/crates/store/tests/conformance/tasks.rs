@@ -3,15 +3,16 @@
 use std::collections::HashSet;
 
 use monstrum_store::{
-    AuditKind, BotRow, DeletedSessions, EndedStep, EventRow, InsertedTask, NewClaim, NewSession, NewWake, Page,
-    SandboxRow, SandboxStatus, SealedColumn, SessionFilter, SessionRow, Store, StoreError, TaskEnd, TaskFilter,
-    TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow, TasksMax, WakeClaim,
+    AfterTurn, ApprovalDecision, ApprovalRow, AuditKind, BotRow, DeletedSessions, EndedStep, EventRow, InsertedTask,
+    NewClaim, NewSession, NewWake, Page, SandboxRow, SandboxStatus, SealedColumn, SessionFilter, SessionRow, Store,
+    StoreError, TaskEnd, TaskFilter, TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow, TasksMax, WakeClaim,
 };
 use monstrum_types::{
     Clock as _, EventId, KeyId, Labels, RequestId, SessionId, SystemClock, TaskId, UtcMillis, WakeClaimId, WakeKey,
     WakeKind,
 };
 
+use crate::approvals;
 use crate::rows::{self, AppendRows as _, NOW, default_workspace, other_workspace};
 use crate::sandboxes::{of_app, sandbox};
 
@@ -525,4 +526,41 @@ pub(crate) async fn each_write_of_a_turn_changes_the_state_of_its_task(store: &S
     store.end_task(&claim, &end(&task), &event(&bot, "task.completed")).await.unwrap();
     changes("the end").await;
     assert_eq!(store.task_state(other_workspace(store).await, task.id).await.unwrap(), None);
+}
+
+/// One task has asked, and another one waits for the same approval. A third one waits for nothing.
+pub(crate) async fn a_decision_wakes_the_tasks_that_wait_for_it(store: &Store) {
+    let bot = bot(store, "one").await;
+    let tasks = [(); 3].map(|()| TaskRow { session_id: None, ..task(&bot, SessionId::new()) });
+    let far = now().plus_ms(3_600_000);
+    let row = approvals::approval(&bot, 1);
+    let row = ApprovalRow { asked_task: Some(tasks[0].id.to_string()), expires_at: far, created_at: now(), ..row };
+    let asked = approvals::asked(store, &row).await;
+    for (task, waits_for) in tasks.iter().zip(["approval/other", &format!("approval/{}", asked.id), "approval/other"]) {
+        inserted(store, task, None).await;
+        let claim = claim(store, task).await;
+        store.begin_task_turn(&claim, task.id, NOW).await.unwrap().unwrap();
+        let after = store.park_task(&claim, task.id, waits_for, far, NOW.plus_ms(1)).await.unwrap();
+        assert_eq!(after, AfterTurn::Due(far));
+        let state = store.task_state(task.workspace_id, task.id).await.unwrap().unwrap();
+        assert_eq!((state.status, state.waiting_for.as_deref()), (TaskStatus::Waiting, Some(waits_for)));
+    }
+    assert_eq!(store.due_wakes(0, None, 9, now()).await.unwrap().0, []);
+    assert!(approvals::decided(store, &asked, ApprovalDecision::Deny).await.is_some());
+    let mut due: Vec<WakeKey> =
+        store.due_wakes(0, None, 9, now()).await.unwrap().0.into_iter().map(|due| due.key).collect();
+    due.sort();
+    let mut expected = [wake(&tasks[0]).key, wake(&tasks[1]).key];
+    expected.sort();
+    assert_eq!(due, expected);
+    // The time of the wait does not count.
+    let claim = claim(store, &tasks[0]).await;
+    let row = store.begin_task_turn(&claim, tasks[0].id, NOW.plus_ms(3_600_001)).await.unwrap().unwrap();
+    assert_eq!((row.status, row.waited_ms), (TaskStatus::Running, 3_600_000));
+    // A decision that comes before the end of the turn is not lost.
+    let other = ApprovalRow { asked_task: Some(tasks[0].id.to_string()), ..approvals::approval(&bot, 2) };
+    let other = approvals::asked(store, &other).await;
+    assert!(approvals::decided(store, &other, ApprovalDecision::Approve).await.is_some());
+    let after = store.park_task(&claim, tasks[0].id, "approval/other", far, NOW.plus_ms(3_600_002)).await.unwrap();
+    assert_eq!(after, AfterTurn::Again);
 }
