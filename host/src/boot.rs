@@ -131,19 +131,21 @@ pub async fn start(settings: Settings) -> Result<Running, BootError> {
     start_with(settings, Outside::default()).await
 }
 
-/// Replacements for the network and the sandbox provider of a server.
+/// Replacements for the network, the sandbox provider and the clock of a server.
 #[derive(Default)]
 pub struct Outside {
     /// The options of egress. `monstrum plugin test` replaces the network with these options.
     pub egress: EgressOptions,
     /// The provider of sandboxes; `None` means the provider that the settings name.
     pub sandboxes: Option<Arc<dyn SandboxProvider>>,
+    /// The clock; `None` means that of the machine.
+    pub clock: Option<Arc<dyn Clock>>,
 }
 
 /// Starts a server with the network and the sandbox provider that `outside` specifies.
 pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running, BootError> {
     listen::raise_descriptors();
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let clock: Arc<dyn Clock> = outside.clock.clone().unwrap_or_else(|| Arc::new(SystemClock));
     let data = Data::open(&settings, clock.as_ref()).await?;
     owners::fill(&data.store).await?;
     create_plugins_dir(&settings)?;

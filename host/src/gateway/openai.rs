@@ -210,7 +210,7 @@ async fn task_of(
                 Ok(task) => return Ok(Answered { task, attendance, is_new: true, place }),
                 // Another repetition of the request may have started the task in the meantime.
                 Err(error) => match tasks.earlier_task(caller, bot, id).await {
-                    Ok(EarlierTask::Joinable | EarlierTask::Failed) => id,
+                    Ok(EarlierTask::Joinable | EarlierTask::Ending | EarlierTask::Failed) => id,
                     Ok(EarlierTask::Absent) | Err(_) => {
                         attendance.abandon();
                         return Err(error.into());

@@ -17,6 +17,9 @@ use crate::tasks::{STEPS_READ, Tasks, internal};
 
 /// The interval at which the row of a task is read, for tasks of other hosts.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
+/// The maximum size of the text of all rounds that a client gets: that of one round. A task whose rounds have said so much
+/// asks no further round.
+pub(crate) const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// What stands between the texts of two rounds.
 const SEPARATOR: &str = "\n\n";
 
@@ -26,7 +29,8 @@ pub struct Answer {
     pub task: Task,
     /// The texts of all rounds.
     pub text: String,
-    /// Whether the last text was cut at the limit of output tokens that the client has set.
+    /// Whether the last text was cut at the limit of output tokens that the client has set, or the texts at their maximum
+    /// size.
     pub is_cut: bool,
     /// Whether a call that may change something has begun.
     pub has_written: bool,
@@ -80,6 +84,7 @@ impl Tasks {
                 }
             }
         }
+        is_cut |= pieces.is_full;
         Ok(Answer { task: self.view(row), text, is_cut, has_written: self.has_written(row).await? })
     }
 }
@@ -95,9 +100,8 @@ impl Attendance {
         let tasks = &self.tasks;
         let mut changes = self.live.changes();
         loop {
-            let row = tasks.row(&self.caller, self.id).await?;
-            if row.ended_at.is_some() {
-                return Ok(Some(tasks.answer_of(&row).await?));
+            if tasks.state(&self.caller, self.id).await?.ended_at.is_some() {
+                return Ok(Some(tasks.answer(&self.caller, self.id).await?));
             }
             if !self.caller.is_known(&tasks.app.policy.load(), tasks.app.clock.now()) {
                 return Ok(None);
@@ -169,6 +173,10 @@ struct Pieces {
     has_missed: bool,
     /// A step of which pieces are missing. Its text is sent when it has ended.
     skipped: Option<i64>,
+    /// The size of all that was sent.
+    bytes: usize,
+    /// Whether a text was cut at [`ANSWER_BYTES_MAX`]. Nothing is sent after it.
+    is_full: bool,
 }
 
 impl Pieces {
@@ -204,7 +212,17 @@ impl Pieces {
         self.sent.push_str(text);
         let separator = if begins && self.has_text { SEPARATOR } else { "" };
         self.has_text = true;
-        Some(format!("{separator}{text}"))
+        if self.is_full {
+            return None;
+        }
+        let mut piece = format!("{separator}{text}");
+        let room = ANSWER_BYTES_MAX - self.bytes;
+        if piece.len() >= room {
+            self.is_full = true;
+            piece.truncate(piece.floor_char_boundary(room));
+        }
+        self.bytes += piece.len();
+        (!piece.is_empty()).then_some(piece)
     }
 }
 
@@ -239,6 +257,21 @@ mod tests {
         assert_eq!(pieces.whole(3, "Next one").unwrap().as_deref(), Some(" one"));
         assert_eq!(pieces.delta(5, "late"), None, "the gap may have been before this piece");
         assert_eq!(pieces.whole(5, "too late").unwrap().as_deref(), Some("\n\ntoo late"));
+    }
+
+    #[test]
+    fn the_text_of_all_rounds_is_cut_at_its_maximum() {
+        let round = "é".repeat(ANSWER_BYTES_MAX / 2 - 1);
+        let mut pieces = Pieces::default();
+        assert_eq!(pieces.whole(1, &round).unwrap().as_deref(), Some(round.as_str()));
+        assert!(!pieces.is_full);
+        // The separator fills the answer.
+        assert_eq!(pieces.delta(3, "é").as_deref(), Some(SEPARATOR));
+        assert!(pieces.is_full);
+        assert_eq!(pieces.delta(3, "x"), None);
+        assert_eq!(pieces.whole(3, "éxy").unwrap(), None, "the rest goes on as the text began");
+        assert_eq!(pieces.whole(5, "z").unwrap(), None);
+        assert_eq!(pieces.bytes, ANSWER_BYTES_MAX);
     }
 
     #[test]

@@ -275,6 +275,13 @@ impl StepOutcome {
         StepOutcome { labels: Labels::ALL, ..StepOutcome::failed(Code::Uncertain, UNCERTAIN) }
     }
 
+    /// Creates the outcome of a call whose approval has expired while its task waited for it.
+    #[must_use]
+    pub fn not_approved() -> StepOutcome {
+        let message = "the call needs an approval, and no person has decided before the approval expired";
+        StepOutcome { status: Status::ApprovalRequired, ..StepOutcome::failed(Code::Approval, message) }
+    }
+
     /// Creates the outcome of a call that failed, or that did not run.
     #[must_use]
     pub fn failed(code: Code, message: impl Into<String>) -> StepOutcome {
@@ -427,6 +434,8 @@ mod tests {
             waited_ms: 0,
             labels: Labels::none(),
             sealed: String::new(),
+            app_id: None,
+            chat_id: None,
         }
     }
 

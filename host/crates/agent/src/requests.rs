@@ -83,7 +83,9 @@ pub enum EarlierTask {
     Absent,
     /// The task runs or has ended with an answer, or it may have changed something.
     Joinable,
-    /// The task has failed before it could change anything.
+    /// The task is being cancelled.
+    Ending,
+    /// The task has failed or was cancelled before it could change anything.
     Failed,
 }
 
@@ -188,8 +190,13 @@ impl Tasks {
         if row.bot_id != bot || row.key_id != Some(caller.key) {
             return Err(OperationError::not_found("task"));
         }
-        let has_failed = row.status == TaskStatus::Failed && !self.has_written(&row).await?;
-        Ok(if has_failed { EarlierTask::Failed } else { EarlierTask::Joinable })
+        if row.ended_at.is_none() && row.cancelled_at.is_some() {
+            return Ok(EarlierTask::Ending);
+        }
+        // A task is cancelled if its client has gone, and that client may be the one that comes back.
+        let has_failed = matches!(row.status, TaskStatus::Failed | TaskStatus::Cancelled);
+        let is_harmless = has_failed && !self.has_written(&row).await?;
+        Ok(if is_harmless { EarlierTask::Failed } else { EarlierTask::Joinable })
     }
 
     /// Returns a response that the caller has asked for with the same key.

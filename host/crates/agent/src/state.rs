@@ -53,6 +53,8 @@ pub(crate) struct State {
     usage: TokenUsage,
     /// The text of the last round, if it asked for nothing more.
     answer: Option<String>,
+    /// The length of the texts of all rounds.
+    said_bytes: usize,
     /// The labels of what the model has read.
     labels: Labels,
     /// Whether a result was too long to be read whole.
@@ -98,6 +100,7 @@ impl State {
         self.misfits += u32::from(round.is_misfit);
         self.is_misfit = round.is_misfit;
         let is_last = round.message.calls.is_empty() && round.note.is_none();
+        self.said_bytes = self.said_bytes.saturating_add(round.message.text.len());
         self.answer = is_last.then(|| round.message.text.clone());
         self.note = round.note;
         self.labels.add(&round.labels);
@@ -196,6 +199,16 @@ impl State {
     #[must_use]
     pub(crate) fn answer(&self) -> Option<&str> {
         self.answer.as_deref()
+    }
+
+    /// Returns the text of the last round, if the texts of all rounds have at least `bytes_max` bytes.
+    #[must_use]
+    pub(crate) fn last_text_of_many(&self, bytes_max: usize) -> Option<&str> {
+        let said = self.messages.iter().rev().find_map(|message| match message {
+            Message::Assistant(said) => Some(said.text.as_str()),
+            _ => None,
+        });
+        said.filter(|_| self.said_bytes >= bytes_max)
     }
 
     /// Returns whether the task makes no progress.
@@ -319,6 +332,19 @@ mod tests {
         state.add(row(4, TaskStepKind::Round), round("done", &[]));
         assert_eq!((state.answer(), state.used_steps(), state.next_sequence()), (Some("done"), 4, 5));
         assert_eq!(state.usage(), TokenUsage { input_tokens: 20, output_tokens: 4 });
+    }
+
+    #[test]
+    fn the_texts_of_all_rounds_are_counted() {
+        let mut state = State::of_conversation(vec![Message::user("go")], Labels::none());
+        state.add(row(1, TaskStepKind::Round), round("12345", &["a"]));
+        state.add(row(2, TaskStepKind::Call), call("a", Some(StepOutcome::failed(Code::Plugin, "no"))));
+        state.close_round();
+        assert_eq!(state.last_text_of_many(6), None);
+        state.add(row(3, TaskStepKind::Round), round("6", &["a"]));
+        state.add(row(4, TaskStepKind::Call), call("a", Some(StepOutcome::failed(Code::Plugin, "no"))));
+        state.close_round();
+        assert_eq!((state.last_text_of_many(6), state.last_text_of_many(7)), (Some("6"), None));
     }
 
     #[test]

@@ -92,12 +92,12 @@ pub use sandboxes::{
 };
 pub use schedules::{
     FiredSchedule, InsertedSchedule, RunningSchedule, ScheduleFiring, ScheduleRow, ScheduleRun, ScheduleRunStatus,
-    ScheduledTask, SchedulesMax,
+    ScheduleUpdate, ScheduledTask, SchedulesMax,
 };
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
 pub use tasks::{
     ConversationFilter, DeletedSessions, EndedStep, InsertedTask, NewSession, SessionFilter, SessionRow, TaskEnd,
-    TaskFilter, TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow, TasksMax,
+    TaskFilter, TaskProgress, TaskRow, TaskState, TaskStatus, TaskStepKind, TaskStepRow, TasksMax,
 };
 pub use trust::TrustRow;
 pub use usage::{

@@ -149,6 +149,7 @@ conversions! {
     &serde_json::Value: |json| Arg::Text(Some(Cow::Owned(json.to_string()))),
     &Option<serde_json::Value>: |json| Arg::Text(json.as_ref().map(|json| Cow::Owned(json.to_string()))),
     &Labels: |labels| Arg::Text(Some(Cow::Owned(labels.to_string()))),
+    &Option<Labels>: |labels| Arg::Text(labels.as_ref().map(|labels| Cow::Owned(labels.to_string()))),
     &ApprovalKind: |kind| Arg::from(kind.as_str()),
     &ApprovalStatus: |status| Arg::from(status.as_str()),
     &BudgetSubject: |subject| Arg::from(subject.as_str()),

@@ -203,6 +203,7 @@ fn is_followed(table: Table) -> bool {
             | Table::ResourceTools
             | Table::FirstDiscoveries
             | Table::Budgets
+            | Table::Schedules
     )
 }
 
@@ -316,7 +317,7 @@ impl PolicyChanges {
             Table::ResourceTools => add(&mut self.resource_tools, changed),
             Table::Budgets => add(&mut self.budgets, changed),
             // The policy does not contain these rows, but the seals count them.
-            Table::FirstDiscoveries => Some(()),
+            Table::FirstDiscoveries | Table::Schedules => Some(()),
             _ => None,
         }
     }

@@ -87,6 +87,8 @@ intrusions! {
     a_forged_grant_is_ignored,
     an_edited_or_restored_tool_serves_nothing,
     an_edited_or_restored_budget_is_rejected,
+    an_edited_or_restored_schedule_is_rejected,
+    a_sandbox_without_its_labels_is_rejected,
     unreadable_reservations_do_not_hide_others,
     a_deleted_first_discovery_is_detected,
     forged_agents_are_ignored,
@@ -229,6 +231,7 @@ cases! {
         a_sandbox_never_outlives_its_bot_unmarked,
         a_host_finds_its_sandboxes,
         lost_sandboxes_differ_from_those_in_error,
+        labels_of_a_sandbox_only_grow,
     }
     tasks {
         a_session_runs_one_task_at_a_time,
@@ -241,6 +244,9 @@ cases! {
         the_claim_of_a_new_task_follows_the_clock_for_wakes,
         a_session_is_deleted_with_the_sandbox_that_no_open_session_uses,
         conversations_are_deleted_unless_a_task_of_them_runs,
+        tasks_without_a_session_are_deleted_with_their_conversation,
+        each_write_of_a_turn_changes_the_state_of_its_task,
+        a_decision_wakes_the_tasks_that_wait_for_it,
     }
     schedules {
         schedules_are_inserted_changed_listed_and_deleted,
@@ -249,6 +255,7 @@ cases! {
         the_end_of_a_task_counts_for_its_schedule,
         a_firing_waits_starts_or_fails,
         a_person_fires_beside_the_planned_times,
+        a_change_keeps_what_firings_have_written,
     }
     outputs {
         outputs_are_listed_from_the_newest,
