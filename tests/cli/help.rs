@@ -102,6 +102,12 @@ const COMMANDS: &str = "
     schedule delete
     schedule fire
     schedule preview
+    webhook create
+    webhook list
+    webhook show
+    webhook edit
+    webhook rotate
+    webhook delete
     session list
     session show
     session delete
@@ -137,6 +143,7 @@ async fn every_command_helps() -> Result<()> {
       registry     Create a registry of packages
       task         Let bots work on instructions
       schedule     Start tasks of bots at certain times
+      webhook      Let systems outside make events
       session      List, show and delete the conversations of bots
       approval     Decide about calls that wait for a person
       mcp          Decide about tools of MCP servers and remote agents

@@ -26,6 +26,7 @@ pub(crate) use crate::rotated::{
     rows_under_a_retired_row_key_are_rejected,
 };
 pub(crate) use crate::usage::unreadable_reservations_do_not_hide_others;
+pub(crate) use crate::webhooks::an_edited_or_restored_webhook_is_rejected;
 
 /// Another program with write access to the database. Its statements must be valid in both SQLite and PostgreSQL.
 pub(crate) trait Intruder {
@@ -287,7 +288,7 @@ pub(crate) async fn every_change_updates_the_seals(store: &Store, _: &mut impl I
 pub(crate) async fn every_column_is_listed_as_covered_or_left_out(_: &Store, intruder: &mut impl Intruder) {
     // Tables without MACs: counters, sealed responses, sealed outputs of commands, sealed tasks and schedules, sealed keys, the audit log (which has a
     // separate chain), the seals, and the list of changed rows (which is verified against the seals).
-    const NEITHER: [&str; 20] = [
+    const NEITHER: [&str; 21] = [
         "settings",
         "wakes",
         "chores",
@@ -302,6 +303,7 @@ pub(crate) async fn every_column_is_listed_as_covered_or_left_out(_: &Store, int
         "task_steps",
         "schedules",
         "schedule_runs",
+        "webhook_receipts",
         "instance_keys",
         "audit_events",
         "audit_rows",
