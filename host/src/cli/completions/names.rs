@@ -181,6 +181,8 @@ mod tests {
             (&["webhook", "rotate", ""], Some("webhooks")),
             (&["webhook", "create", ""], None),
             (&["webhook", "create", "x", "--bot", ""], Some("bots")),
+            (&["subscription", "create", ""], Some("bots")),
+            (&["subscription", "show", ""], None),
             (&["workspace", "show", "a"], Some("workspaces")),
             (&["bot", "list", "--workspace", ""], Some("workspaces")),
             (&["plugin", "info", ""], Some("plugins")),
