@@ -6,6 +6,7 @@ mod budgets;
 mod configuration;
 mod console;
 mod doctor;
+mod events;
 mod help;
 mod key;
 mod logs;

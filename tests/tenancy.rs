@@ -76,6 +76,8 @@ impl Tenant {
             "name": marker, "bot_id": bot, "instruction": marker, "every_s": 3600, "enabled": false,
         });
         let schedule = made(&admin, "/api/schedules", &schedule).await?;
+        let webhook = json!({ "name": marker, "event": marker, "bot_id": bot, "verify": { "kind": "token" } });
+        let webhook = made(&admin, "/api/webhooks", &webhook).await?;
         let ids = BTreeMap::from([
             ("workspaces", text(&workspace["id"]).to_owned()),
             ("keys", operator_id),
@@ -87,6 +89,7 @@ impl Tenant {
             ("tasks", text(&task["id"]).to_owned()),
             ("sessions", text(&task["session_id"]).to_owned()),
             ("schedules", schedule),
+            ("webhooks", webhook),
             ("binding_id", binding),
             ("request_id", text(&call["request_id"]).to_owned()),
         ]);
@@ -132,6 +135,7 @@ impl Tenant {
             "/api/tasks",
             "/api/sessions",
             "/api/schedules",
+            "/api/webhooks",
             "/api/wakes",
             "/api/budgets",
             "/api/usage",
@@ -223,6 +227,7 @@ async fn walk(description: &Value, own: &Tenant, other: &Tenant) -> Result<usize
                 // tenants have a conversation of the same name, and each deletes only its own.
                 let is_refused = matches!(status, 403 | 404)
                     || matches!(collection, "begin" | "connect") && status == 400
+                    || template.starts_with("/hooks/") && status == 401
                     || matches!(collection, "chats" | "apps") && status == 202;
                 ensure!(!names || OF_THE_INSTANCE.contains(&collection) || is_refused, "{}", told());
                 ensure!(status < 500, "{}", told());
@@ -261,6 +266,11 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         ),
         (
             Method::POST,
+            "/api/webhooks",
+            json!({ "name": "stolen", "event": "x", "bot_id": theirs, "verify": { "kind": "token" } }),
+        ),
+        (
+            Method::POST,
             "/v1/chat/completions",
             json!({ "model": theirs, "messages": [{ "role": "user", "content": "x" }] }),
         ),
@@ -293,6 +303,7 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         format!("/api/sessions?bot_id={theirs}"),
         format!("/api/schedules?bot_id={theirs}"),
         format!("/api/schedules?cursor={}", "fffa0000-0000-7000-8000-000000000000"),
+        format!("/api/webhooks?cursor={}", other.id("webhooks")),
         format!("/api/sandboxes?cursor={}", "019a0000-0000-7000-8000-000000000000"),
         "/api/wakes?cursor=event/0".to_owned(),
     ];

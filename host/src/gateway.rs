@@ -45,6 +45,7 @@ mod tickets;
 mod tools;
 mod trust;
 mod wakes;
+mod webhooks;
 mod welcome;
 mod workspaces;
 
@@ -221,7 +222,8 @@ fn others() -> OpenApiRouter<HttpState> {
         .merge(work())
 }
 
-/// Returns the routes of the work of bots: tasks, schedules, sessions and approvals, and the doors of clients and agents.
+/// Returns the routes of the work of bots: tasks, schedules, sessions, approvals and webhooks, and the doors of clients and
+/// agents.
 fn work() -> OpenApiRouter<HttpState> {
     OpenApiRouter::default()
         .routes(routes!(tasks::list))
@@ -238,6 +240,10 @@ fn work() -> OpenApiRouter<HttpState> {
         .routes(routes!(sessions::messages))
         .routes(routes!(approvals::list))
         .routes(routes!(approvals::show, approvals::decide))
+        .routes(routes!(webhooks::list, webhooks::create))
+        .routes(routes!(webhooks::show, webhooks::update, webhooks::delete))
+        .routes(routes!(webhooks::rotate))
+        .routes(routes!(webhooks::receive))
         .routes(routes!(mcp::post, mcp::listen))
         .routes(routes!(agent_socket::open))
         .routes(routes!(mcp::metadata))

@@ -158,6 +158,9 @@ impl Fresh {
                 text(&task[field]).to_owned()
             }
             "schedules" => made(api, "/api/schedules", &schedule(&self.name(), &self.world.bot)).await?,
+            "webhooks" => made(api, "/api/webhooks", &webhook(&self.name())).await?,
+            // A webhook that does not exist, below `/hooks`.
+            "{id}" => "01939d2c-7f6a-7000-8000-000000000001".to_owned(),
             "oauth" => made(api, "/api/oauth/providers", &self.provider().await?).await?,
             // The model is a bot that has one.
             "models" => {
@@ -202,6 +205,7 @@ impl Fresh {
             | "POST /api/resources/{id}/credential/test"
             | "POST /api/resources/{id}/tools/discover"
             | "POST /api/schedules/{id}/fire"
+            | "POST /api/webhooks/{id}/rotate"
             | "POST /oauth/begin/{ticket}" => return Ok(None),
             "POST /api/resources/{id}/oauth/start"
             | "POST /api/resources/{id}/oauth/device"
@@ -227,6 +231,7 @@ impl Fresh {
             | "PATCH /api/roles/{id}"
             | "PATCH /api/bots/{id}"
             | "PATCH /api/schedules/{id}"
+            | "PATCH /api/webhooks/{id}"
             | "PATCH /api/resources/{id}" => {
                 json!({ "name": name })
             }
@@ -241,6 +246,8 @@ impl Fresh {
                 json!({ "tools": [{ "original_name": "absent", "digest": format!("sha256:{:064}", 0) }] })
             }
             "POST /api/schedules" => schedule(&name, &self.world.bot),
+            "POST /api/webhooks" => webhook(&name),
+            "POST /hooks/{id}" => json!({}),
             "POST /api/schedules/preview" => json!({ "cron": "0 0 * * *" }),
             "PUT /api/budgets" => json!({ "subject": "user", "id": "*", "monthly_tokens": 1_000_000 }),
             "PUT /api/resources/{id}/credential" => {
@@ -301,6 +308,11 @@ impl Fresh {
 /// Returns the body for a schedule that never fires.
 fn schedule(name: &str, bot: &str) -> Value {
     json!({ "name": name, "bot_id": bot, "instruction": "x", "every_s": 3600, "enabled": false })
+}
+
+/// Returns the body for a webhook.
+fn webhook(name: &str) -> Value {
+    json!({ "name": name, "event": "e", "verify": { "kind": "token" } })
 }
 
 /// Returns the body for trusting a new key.
@@ -447,6 +459,12 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     DELETE /api/trust/{id}                                    401  401  204  403  403  403  403  403
     GET    /api/usage                                         401  401  200  200  200  403  403  200
     GET    /api/wakes                                         401  401  200  200  200  403  403  200
+    GET    /api/webhooks                                      401  401  200  200  403  403  403  200
+    POST   /api/webhooks                                      401  401  201  201  403  403  403  201
+    GET    /api/webhooks/{id}                                 401  401  200  200  403  403  403  404
+    DELETE /api/webhooks/{id}                                 401  401  204  204  403  403  403  404
+    PATCH  /api/webhooks/{id}                                 401  401  200  200  403  403  403  404
+    POST   /api/webhooks/{id}/rotate                          401  401  200  200  403  403  403  404
     GET    /api/workspaces                                    401  401  200  403  403  403  403  403
     POST   /api/workspaces                                    401  401  201  403  403  403  403  403
     GET    /api/workspaces/{id}                               401  401  200  403  403  403  403  403
@@ -454,6 +472,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     PATCH  /api/workspaces/{id}                               401  401  200  403  403  403  403  403
     GET    /docs                                              401  401  303  303  303  403  303  303
     GET    /healthz                                           200  200  200  200  200  200  200  200
+    POST   /hooks/{id}                                        401  401  401  401  401  401  401  401
     GET    /mcp/{bot}                                         401  401  405  405  405  403  405  404
     POST   /mcp/{bot}                                         401  401  200  200  200  403  200  404
     GET    /metrics                                           401  401  200  200  200  403  403  200
@@ -476,8 +495,9 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
 /// An agent key opens its socket and reads what it is. Every other route that asks for a key refuses it.
 #[tokio::test]
 async fn an_agent_key_is_refused_by_every_route_except_its_own() -> Result<()> {
-    const PUBLIC: [&str; 9] = [
+    const PUBLIC: [&str; 10] = [
         "/",
+        "/hooks/{id}",
         "/healthz",
         "/readyz",
         "/api/oauth/callback",

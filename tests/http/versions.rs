@@ -1,4 +1,5 @@
-//! The headers `ETag` and `If-Match` of objects with a version: bots, bindings, resources, roles and schedules.
+//! The headers `ETag` and `If-Match` of objects with a version: bots, bindings, resources, roles, schedules and
+//! webhooks.
 
 use anyhow::{Context, Result, ensure};
 use reqwest::Method;
@@ -45,6 +46,8 @@ async fn objects(world: &World) -> Result<Vec<(String, [Value; 2])>> {
     let times = json!({ "name": "hourly", "bot_id": world.bot, "instruction": "x", "every_s": 3600, "enabled": false });
     let schedule = made(&world.api, "/api/schedules", &times).await?;
     let names = || [json!({ "name": "first" }), json!({ "name": "second" })];
+    let webhook = json!({ "name": "hook", "event": "e", "verify": { "kind": "token" } });
+    let webhook = made(&world.api, "/api/webhooks", &webhook).await?;
     Ok(vec![
         (
             format!("/api/bots/{}/resources/{}", world.bot, bound.binding),
@@ -53,6 +56,7 @@ async fn objects(world: &World) -> Result<Vec<(String, [Value; 2])>> {
         (format!("/api/resources/{}", bound.resource), names()),
         (format!("/api/roles/{role}"), names()),
         (format!("/api/schedules/{schedule}"), names()),
+        (format!("/api/webhooks/{webhook}"), names()),
         (format!("/api/bots/{}", world.bot), names()),
     ])
 }

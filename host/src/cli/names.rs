@@ -14,6 +14,7 @@ pub(super) enum Noun {
     Resource,
     Role,
     Schedule,
+    Webhook,
     Workspace,
 }
 
@@ -25,6 +26,7 @@ impl Noun {
             Noun::Resource => "resource",
             Noun::Role => "role",
             Noun::Schedule => "schedule",
+            Noun::Webhook => "webhook",
             Noun::Workspace => "workspace",
         }
     }
@@ -36,6 +38,7 @@ impl Noun {
             Noun::Resource => "resources",
             Noun::Role => "roles",
             Noun::Schedule => "schedules",
+            Noun::Webhook => "webhooks",
             Noun::Workspace => "workspaces",
         }
     }

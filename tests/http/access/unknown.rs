@@ -116,8 +116,11 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     patch /api/schedules/{id}: 422 "/unknown"
     post /api/sessions/{id}/messages: 422 "/unknown"
     post /api/trust: 422 "/unknown"
+    post /api/webhooks: 422 "/unknown"
+    patch /api/webhooks/{id}: 422 "/unknown"
     post /api/workspaces: 422 "/unknown"
     patch /api/workspaces/{id}: 422 "/unknown"
+    post /hooks/{id}: 401
     "#);
     Ok(())
 }

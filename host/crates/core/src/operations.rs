@@ -53,6 +53,7 @@ pub mod tools;
 pub mod trust;
 pub mod user_credentials;
 pub mod wakes;
+pub mod webhooks;
 pub mod workspaces;
 
 pub use caller::{Admin, AgentCaller, Caller, KeyHolder, Operator, Person, Reviewer, Root};

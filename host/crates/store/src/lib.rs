@@ -46,6 +46,7 @@ mod tasks;
 mod trust;
 mod usage;
 mod wakes;
+mod webhooks;
 mod workspaces;
 
 pub use agent_hosts::{AgentHost, AgentHostRow, AgentPresenceRow};
@@ -105,4 +106,5 @@ pub use usage::{
     UsageGroups, UsageRow, Used,
 };
 pub use wakes::{AfterTurn, CLAIM_MS, DueCount, DueWake, NewClaim, NewWake, WakeClaim, WakeRow};
+pub use webhooks::{InsertedWebhook, Receipt, ReceivedEvent, WebhookKind, WebhookRow};
 pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};

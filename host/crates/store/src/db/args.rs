@@ -10,7 +10,7 @@ use sqlx::sqlite::SqliteArguments;
 use super::{ColumnValue, Row};
 use crate::{
     ApprovalKind, ApprovalStatus, AuditKind, BudgetSubject, FlowStatus, OwnedKind, ScheduleRunStatus, StoreError,
-    TaskStatus, TaskStepKind,
+    TaskStatus, TaskStepKind, WebhookKind,
 };
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
@@ -156,6 +156,7 @@ conversions! {
     &DiscoveryStatus: |status| Arg::from(status.as_str()),
     &KeyKind: |kind| Arg::from(kind.as_str()),
     &PinStatus: |status| Arg::from(status.as_str()),
+    &WebhookKind: |kind| Arg::from(kind.as_str()),
 }
 
 macro_rules! by_reference {
@@ -208,6 +209,7 @@ ids!(
     WakeClaimId,
     BudgetId,
     ReservationId,
+    WebhookId,
 );
 stored_as_text!(WakeKey);
 conversions! { &'a monstrum_types::WakeKey: |key| Arg::from(key.as_str()) }
@@ -245,5 +247,6 @@ stored_as_word!(
     PinStatus,
     ScheduleRunStatus,
     TaskStatus,
-    TaskStepKind
+    TaskStepKind,
+    WebhookKind
 );

@@ -28,6 +28,7 @@ pub(crate) use crate::rotated::{
 pub(crate) use crate::sandboxes::a_sandbox_without_its_labels_is_rejected;
 pub(crate) use crate::schedules::an_edited_or_restored_schedule_is_rejected;
 pub(crate) use crate::usage::unreadable_reservations_do_not_hide_others;
+pub(crate) use crate::webhooks::an_edited_or_restored_webhook_is_rejected;
 
 /// Another program with write access to the database. Its statements must be valid in both SQLite and PostgreSQL.
 pub(crate) trait Intruder {
@@ -289,7 +290,7 @@ pub(crate) async fn every_change_updates_the_seals(store: &Store, _: &mut impl I
 pub(crate) async fn every_column_is_listed_as_covered_or_left_out(_: &Store, intruder: &mut impl Intruder) {
     // Tables without MACs: counters, sealed responses, sealed outputs of commands, sealed tasks, firings, sealed keys, the
     // audit log (which has a separate chain), the seals, and the list of changed rows (which is verified against the seals).
-    const NEITHER: [&str; 19] = [
+    const NEITHER: [&str; 20] = [
         "settings",
         "wakes",
         "chores",
@@ -303,6 +304,7 @@ pub(crate) async fn every_column_is_listed_as_covered_or_left_out(_: &Store, int
         "tasks",
         "task_steps",
         "schedule_runs",
+        "webhook_receipts",
         "instance_keys",
         "audit_events",
         "audit_rows",

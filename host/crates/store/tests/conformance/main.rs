@@ -33,6 +33,7 @@ mod support;
 mod tasks;
 mod usage;
 mod wakes;
+mod webhooks;
 
 /// Defines test cases with an intruder, which can execute arbitrary SQL on the database.
 macro_rules! intrusions {
@@ -89,6 +90,7 @@ intrusions! {
     an_edited_or_restored_budget_is_rejected,
     an_edited_or_restored_schedule_is_rejected,
     a_sandbox_without_its_labels_is_rejected,
+    an_edited_or_restored_webhook_is_rejected,
     unreadable_reservations_do_not_hide_others,
     a_deleted_first_discovery_is_detected,
     forged_agents_are_ignored,
@@ -149,6 +151,13 @@ cases! {
         budgets_are_written_read_as_changes_and_deleted,
         the_budget_of_a_bot_is_written_with_its_row_and_deleted_with_it,
         budgets_belong_to_their_workspace,
+    }
+    webhooks {
+        webhooks_are_written_read_as_changes_and_deleted,
+        webhooks_belong_to_their_workspace_and_are_deleted_with_their_bot,
+        a_repeated_request_makes_one_event,
+        of_requests_at_once_one_makes_an_event,
+        secrets_of_webhooks_are_sealed_records,
     }
     resource_tools {
         tools_are_written_read_as_changes_and_deleted_with_their_resource,
