@@ -106,21 +106,6 @@ async fn every_error_has_the_form_of_openai() -> Result<()> {
     Ok(())
 }
 
-/// A bot that admits tools of clients does not run them as if they were its own.
-#[tokio::test]
-async fn tools_of_clients_are_refused_even_if_the_bot_admits_them() -> Result<()> {
-    let tasks = Tasks::start().await?;
-    let bot = format!("/api/bots/{}", tasks.world.bot);
-    let (status, changed) = tasks.api().patch(&bot, &json!({ "client_tools": true })).await?;
-    assert_eq!(status, 200, "{changed}");
-    let mut body = ask("Hi");
-    body["tools"] = json!([{ "type": "function", "function": { "name": "look" } }]);
-    let (status, refused) = tasks.api().post(CHAT, &body).await?;
-    assert_eq!((status, &refused["error"]["param"]), (400, &json!("tools")), "{refused}");
-    assert!(text(&refused["error"]["message"]).contains("not supported"), "{refused}");
-    Ok(())
-}
-
 #[tokio::test]
 async fn a_model_that_fails_ends_the_stream_with_an_error() -> Result<()> {
     let tasks = Tasks::start().await?;

@@ -113,6 +113,14 @@ impl LlmReply {
         ])
     }
 
+    /// Adds pieces of text before the answer.
+    #[must_use]
+    pub fn after_text(mut self, pieces: &[&str]) -> Self {
+        let text = LlmReply::chunks(&pieces.iter().map(|piece| LlmReply::piece(piece)).collect::<Vec<_>>());
+        self.chunks.splice(0..0, text.chunks);
+        self
+    }
+
     /// Returns the chunk with a piece of text.
     #[must_use]
     pub fn piece(text: &str) -> Value {

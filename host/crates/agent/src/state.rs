@@ -51,7 +51,7 @@ pub(crate) struct State {
     last_sequence: i64,
     used_steps: u32,
     usage: TokenUsage,
-    /// The text of the last round, if it asked for nothing more.
+    /// The text of the last round, if it asked for nothing more than calls of the client's tools.
     answer: Option<String>,
     /// The labels of what the model has read.
     labels: Labels,
@@ -97,7 +97,9 @@ impl State {
         self.malformed = malformed_in_a_row(self.malformed, round.is_malformed);
         self.misfits += u32::from(round.is_misfit);
         self.is_misfit = round.is_misfit;
-        let is_last = round.message.calls.is_empty() && round.note.is_none();
+        // With calls of a client's tools, the client has the next word.
+        let asks_here = !round.message.calls.is_empty() && round.client_calls.is_empty();
+        let is_last = !asks_here && round.note.is_none();
         self.answer = is_last.then(|| round.message.text.clone());
         self.note = round.note;
         self.labels.add(&round.labels);
@@ -285,6 +287,7 @@ mod tests {
             note: None,
             labels: Labels::none(),
             is_misfit: false,
+            client_calls: Vec::new(),
         }))
     }
 
@@ -319,6 +322,16 @@ mod tests {
         state.add(row(4, TaskStepKind::Round), round("done", &[]));
         assert_eq!((state.answer(), state.used_steps(), state.next_sequence()), (Some("done"), 4, 5));
         assert_eq!(state.usage(), TokenUsage { input_tokens: 20, output_tokens: 4 });
+    }
+
+    #[test]
+    fn a_round_with_calls_of_the_client_is_the_last_one() {
+        let mut state = State::of_conversation(vec![Message::user("go")], Labels::none());
+        let StepContent::Round(mut asked) = round("Let me see.", &["a", "b"]) else { panic!("a round") };
+        asked.client_calls = vec![1];
+        state.add(row(1, TaskStepKind::Round), StepContent::Round(asked));
+        state.add(row(2, TaskStepKind::Call), call("a", None));
+        assert_eq!((state.unended().len(), state.answer()), (1, Some("Let me see.")));
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
     })?;
     steps.step("set-up: OAuth server for the tests", || setup::oauth_server(repository))?;
     steps.step("set-up: MCP clients for the tests", || setup::mcp_clients(repository))?;
+    steps.step("set-up: OpenAI clients for the tests", || setup::openai_clients(repository))?;
     steps.step("set-up: MCP conformance suite", || setup::mcp_conformance(repository))?;
     steps.step("set-up: Chromium", || setup::console_browser(repository))?;
     steps.step("set-up: cargo-component", || setup::cargo_component(repository))?;
