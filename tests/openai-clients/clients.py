@@ -283,6 +283,6 @@ CLIENTS = {
 
 if __name__ == "__main__":
     # litellm reads a list of prices from the Internet otherwise.
-    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     for wanted in sys.argv[1:] or CLIENTS:
         CLIENTS[wanted]()

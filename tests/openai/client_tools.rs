@@ -210,8 +210,10 @@ async fn a_response_gets_its_calls_and_continues_the_round() -> Result<()> {
     let user = json!({ "role": "user", "content": "How is the weather?" });
     let reference = |item: &Value| json!({ "type": "item_reference", "id": item["id"] });
     let items = [&[user.clone()], &output[..], &outputs[..]].concat();
-    let references = [vec![user], output.iter().map(reference).collect(), outputs].concat();
-    for (request, input, labels) in [(2, items, json!(["*"])), (3, references, json!(["untrusted"]))] {
+    let references = [vec![user.clone()], output.iter().map(reference).collect(), outputs.clone()].concat();
+    let mixed = [&[user, reference(&output[0])], &output[1..], &outputs[..]].concat();
+    let all = json!(["*"]);
+    for (request, input, labels) in [(2, items, all.clone()), (3, references, json!(["untrusted"])), (4, mixed, all)] {
         tasks.llm.prepare([LlmReply::says(&["It rains."])]);
         let (status, answer) = tasks.api().post(RESPONSES, &response(json!(input))).await?;
         assert_eq!(status, 200, "{answer}");
@@ -374,7 +376,7 @@ async fn a_name_that_was_not_offered_is_an_unknown_tool() -> Result<()> {
     let (_, answer) = tasks.api().post(CHAT, &chat()).await?;
     assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
     let steps = tasks.steps(&task_of(&tasks, &answer["id"]).await?).await?;
-    assert_eq!((text(&steps[1]["tool"]), text(&steps[1]["code"])), ("look_up", "unknown_tool"), "{steps:?}");
+    assert_eq!((text(&steps[1]["tool"]), text(&steps[1]["code"])), ("look_up", "denied"), "{steps:?}");
     Ok(())
 }
 

@@ -87,7 +87,7 @@ impl Clients {
 
     async fn output(&self, mut command: Command) -> Result<Output> {
         let url = self.tasks.world.server.url().context("the server is not running")?;
-        command.env_clear().envs(OpenAiClients::environment()?);
+        command.envs(OpenAiClients::environment()?).env_remove("NODE_OPTIONS");
         command.env("OPENAI_BASE_URL", format!("{url}/v1")).env("OPENAI_API_KEY", self.tasks.api().key());
         command.env("HOME", self.home.path()).current_dir(self.home.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);

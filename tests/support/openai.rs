@@ -55,7 +55,7 @@ impl OpenAiClients {
         }
     }
 
-    /// Returns the variables that the commands need. Nothing but loopback must be reached.
+    /// Returns the variables that the commands need. The libraries must reach nothing but loopback.
     pub fn environment() -> Result<Vec<(&'static str, String)>> {
         let python = installed()?.join("python");
         Ok(vec![
@@ -63,7 +63,7 @@ impl OpenAiClients {
             ("PYTHONNOUSERSITE", "1".to_owned()),
             ("LITELLM_LOCAL_MODEL_COST_MAP", "True".to_owned()),
             ("OPENAI_AGENTS_DISABLE_TRACING", "1".to_owned()),
-            ("PATH", "/usr/local/bin:/usr/bin:/bin".to_owned()),
+            ("NO_PROXY", "127.0.0.1".to_owned()),
         ])
     }
 

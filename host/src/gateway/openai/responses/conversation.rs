@@ -53,13 +53,18 @@ impl Conversation {
             let text = earlier.answer.shown_text(earlier.request.has_form()).to_owned();
             read.add_said(text, &earlier.answer.client_calls);
         }
+        let mut is_after_reference = false;
         for item in items::read(input)? {
             match item {
                 Item::Message(message) => {
                     read.labels.add(&read.labels_of(&message));
-                    read.history.push(message);
+                    read.add(message, is_after_reference);
+                    is_after_reference = false;
                 }
-                Item::Reference { id, param } => read.refer(tasks, caller, bot, (&id, &param)).await?,
+                Item::Reference { id, param } => {
+                    read.refer(tasks, caller, bot, (&id, &param)).await?;
+                    is_after_reference = true;
+                }
             }
             if read.bytes > BODY_BYTES_MAX {
                 return Err(too_large("input"));
@@ -75,6 +80,18 @@ impl Conversation {
         match message {
             Message::Tool { call_id, .. } if self.calls.contains(call_id) => labels_of_result(),
             message => labels_of(std::slice::from_ref(message)),
+        }
+    }
+
+    /// Adds a message. Calls after a reference are those of the message that the reference names.
+    fn add(&mut self, message: Message, is_after_reference: bool) {
+        match (message, self.history.last_mut()) {
+            (Message::Assistant(asked), Some(Message::Assistant(said)))
+                if is_after_reference && asked.text.is_empty() && !asked.calls.is_empty() =>
+            {
+                said.calls.extend(asked.calls);
+            }
+            (message, _) => self.history.push(message),
         }
     }
 
