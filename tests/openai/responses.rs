@@ -168,7 +168,8 @@ async fn references_are_few() -> Result<()> {
     let mut ids = vec![text(&first["output"][0]["id"]).to_owned(); 40];
     tasks.llm.follow(|_| LlmReply::says(&["Again."]));
     for _ in 0..32 {
-        let items: Vec<Value> = ids.iter().map(|id| item(id)).chain([json!({ "role": "user", "content": "Hi" })]).collect();
+        let items: Vec<Value> =
+            ids.iter().map(|id| item(id)).chain([json!({ "role": "user", "content": "Hi" })]).collect();
         let (status, answer) = tasks.api().post(RESPONSES, &with(input(""), "input", json!(items))).await?;
         assert_eq!(status, 200, "{answer}");
         ids.push(text(&answer["output"][0]["id"]).to_owned());

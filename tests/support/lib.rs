@@ -42,7 +42,7 @@ pub use machines::Machines;
 pub use mcp::{EverythingServer, McpPeer, Sdk, SdkServer, agent_example};
 pub use mcp_server::{FakeMcp, Generation, McpReply};
 pub use oauth::OauthServer;
-pub use openai::OpenAiClients;
+pub use openai::{LitellmProxy, OpenAiClients};
 pub use postgres::Postgres;
 pub use proxy::{Proxy, Way};
 pub use random::Random;

@@ -1,12 +1,15 @@
-//! Libraries that speak the OpenAI API, which `cargo xtask test` installs in `target/openai-clients`.
+//! Libraries that speak the OpenAI API, which `cargo xtask test` installs in `target/openai-clients`, and litellm's proxy, which
+//! `cargo xtask test --long` installs in `target/litellm-proxy`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
-use crate::Build;
+use crate::llm::give;
 use crate::mcp::node;
+use crate::{Api, Build, listening};
 
 /// The libraries of a language. A script of `tests/openai-clients` uses them one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,10 +82,41 @@ impl OpenAiClients {
     }
 }
 
+/// A running proxy of litellm. Dropping the value stops it.
+pub struct LitellmProxy {
+    url: String,
+    _process: Child,
+}
+
+impl LitellmProxy {
+    /// The maximum start time. The proxy imports thousands of files.
+    const START_MAX: Duration = Duration::from_secs(180);
+
+    /// Starts the proxy on 127.0.0.1 and waits until it listens.
+    pub async fn start() -> Result<LitellmProxy> {
+        let folder = installed_in("litellm-proxy", "cargo xtask test --long")?;
+        let packages = [folder.join("python"), installed()?.join("python")].map(|path| path.display().to_string());
+        let mut command = Command::new("python3");
+        command.arg("-B").arg(folder.join("proxy.py")).arg(folder.join("config.yaml"));
+        command.envs(OpenAiClients::environment()?).env("PYTHONPATH", packages.join(":")).current_dir(&folder);
+        let (url, process) = listening::start_within(command, LitellmProxy::START_MAX).await?;
+        Ok(LitellmProxy { url: format!("{url}/v1"), _process: process })
+    }
+
+    /// Lets a bot use the model of the proxy.
+    pub async fn give_to(&self, api: &Api, bot: &str) -> Result<()> {
+        give(api, bot, "litellm", &self.url).await
+    }
+}
+
 /// Returns the folder in which the libraries are installed.
 fn installed() -> Result<PathBuf> {
-    let folder = Build::current()?.target()?.join("openai-clients");
+    installed_in("openai-clients", "cargo xtask test")
+}
+
+fn installed_in(folder: &str, by: &str) -> Result<PathBuf> {
+    let folder = Build::current()?.target()?.join(folder);
     let installed = folder.join("installed");
-    ensure!(installed.is_file(), "{} is missing; `cargo xtask test` installs the libraries", installed.display());
+    ensure!(installed.is_file(), "{} is missing; `{by}` installs it", installed.display());
     Ok(folder)
 }

@@ -18,7 +18,7 @@ const LOOKS_TEST: &str = "console::browser::every_page_in_every_look";
 
 /// Installs prerequisites, builds everything and runs the tests.
 pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
-    let mut steps = Steps::new(if with_long { 15 } else { 13 });
+    let mut steps = Steps::new(if with_long { 17 } else { 14 });
     steps.step("set-up: WebAssembly targets", || setup::wasm_targets(repository, &[WASIP2, WASIP1]))?;
     // Python is needed for the test that compares the host's fnmatch with Python's.
     steps.step("set-up: Debian packages", || {
@@ -51,6 +51,7 @@ pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
     })?;
     steps.step("search for snapshots that no test uses", || snapshots.all_are_seen(repository))?;
     if with_long {
+        steps.step("set-up: the proxy of litellm", || setup::litellm_proxy(repository))?;
         steps.step("long tests", || {
             run(repository.cargo().args(["test", "--locked", "--package", "monstrum-tests", "--test", "long"]))
         })?;

@@ -77,6 +77,16 @@ pub(crate) fn openai_clients(repository: &Repository) -> Result<()> {
     ["clients.mjs", "clients.py"].iter().try_for_each(|file| peer.copy(file))
 }
 
+/// Installs the proxy of litellm in `target/litellm-proxy`, if it is missing or has another version. It needs the packages of
+/// the clients of the OpenAI API, which must be installed first.
+pub(crate) fn litellm_proxy(repository: &Repository) -> Result<()> {
+    let peer = Peer::of(repository, "litellm-proxy");
+    let python = ask(Command::new("python3").arg("--version")).unwrap_or_default();
+    peer.installed_for(&python, &[REQUIREMENTS], || pip(&peer.folder.join("python"), &["--requirement", REQUIREMENTS]))
+        .context("the proxy of litellm cannot be installed; it needs python3 (3.10 or later) and PyPI")?;
+    ["config.yaml", "proxy.py"].iter().try_for_each(|file| peer.copy(file))
+}
+
 /// Installs the MCP conformance suite in `target/mcp-conformance`, if it is missing or has another version. It runs on
 /// the Node.js of the OAuth server, which must be installed first.
 pub(crate) fn mcp_conformance(repository: &Repository) -> Result<()> {
