@@ -89,7 +89,7 @@ impl Clients {
         let url = self.tasks.world.server.url().context("the server is not running")?;
         command.envs(OpenAiClients::environment()?).env_remove("NODE_OPTIONS");
         command.env("OPENAI_BASE_URL", format!("{url}/v1")).env("OPENAI_API_KEY", self.tasks.api().key());
-        command.env("HOME", self.home.path()).current_dir(self.home.path());
+        command.env("HOME", self.home.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let output = tokio::time::timeout(CLIENTS_MAX, command.output()).await.context("a client hangs")??;
         ensure!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));

@@ -9,7 +9,6 @@ use support::LlmReply;
 use super::{CHAT, ask, broken, created, events, looks, post, streamed};
 use crate::http::workspace;
 use crate::tasks::Tasks;
-use crate::world::text;
 
 /// Returns the status, the type, the code and the field of an error, whose form is checked.
 async fn refused(request: RequestBuilder) -> Result<String> {

@@ -39,11 +39,8 @@ impl OpenAiClients {
             OpenAiClients::Python => {
                 command.arg("-c").arg(text);
             }
-            // Node.js looks for packages beside the program.
             OpenAiClients::JavaScript => {
-                let mut file = tempfile::Builder::new().suffix(".mjs").tempfile_in(installed()?)?;
-                std::io::Write::write_all(&mut file, text.as_bytes())?;
-                command.arg(file.into_temp_path().keep()?);
+                command.args(["--input-type=module", "--eval", text]);
             }
         }
         Ok(command)
@@ -70,15 +67,18 @@ impl OpenAiClients {
         ])
     }
 
+    /// Returns the interpreter, in the folder of the libraries: Node.js looks there for the packages of a text.
     fn interpreter(self) -> Result<Command> {
-        Ok(match self {
+        let mut command = match self {
             OpenAiClients::Python => {
                 let mut python = Command::new("python3");
                 python.arg("-B");
                 python
             }
             OpenAiClients::JavaScript => Command::new(node()?),
-        })
+        };
+        command.current_dir(installed()?);
+        Ok(command)
     }
 }
 

@@ -174,7 +174,7 @@ async fn offered_to(
 ) -> Result<Offered, OpenAiError> {
     let (tools, tool_choice) = (input.tools.take(), input.tool_choice.take());
     let of_client = tools::Input { tools, tool_choice, parallel_tool_calls: input.parallel_tool_calls };
-    tools::offered(state, caller, bot, tools::Form::Chat, of_client).await
+    tools::offered(state, caller, bot, tools::Form::Chat, &of_client).await
 }
 
 fn finish_reason(answer: &Answer) -> &'static str {

@@ -86,7 +86,7 @@ pub(in crate::gateway) async fn respond(
     refuse(&input)?;
     let (tools, tool_choice) = (input.tools.take(), input.tool_choice.take());
     let of_client = tools::Input { tools, tool_choice, parallel_tool_calls: input.parallel_tool_calls };
-    let offered = tools::offered(&state, &caller, &bot, tools::Form::Responses, of_client).await?;
+    let offered = tools::offered(&state, &caller, &bot, tools::Form::Responses, &of_client).await?;
     let chat = chat_of(&headers, input.user.as_deref(), input.metadata.as_ref());
     let listens = input.stream == Some(true);
     let (mut request, response) = content(&state.tasks, &caller, &bot, input).await?;

@@ -38,7 +38,7 @@ pub(super) enum Form {
 }
 
 /// What a request says about tools.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Input {
     pub(super) tools: Option<Value>,
     pub(super) tool_choice: Option<Value>,
@@ -59,7 +59,7 @@ pub(super) async fn offered(
     caller: &Caller,
     bot: &Bot,
     form: Form,
-    input: Input,
+    input: &Input,
 ) -> Result<Offered, OpenAiError> {
     let Some(tools) = input.tools.as_ref().filter(|tools| !is_empty(tools)) else { return Ok(Offered::default()) };
     if !bot.row.admits_client_tools() {
@@ -72,7 +72,7 @@ pub(super) async fn offered(
         let message = format!("the bot has a tool `{}` of its own; use another name", tools[index].name);
         return Err(OpenAiError::invalid(form.name_of(index), message));
     }
-    chosen(form, tools, &input)
+    chosen(form, tools, input)
 }
 
 /// Refuses tools in the form that OpenAI has replaced.
