@@ -7,10 +7,11 @@ use std::time::Duration;
 use monstrum_api::tasks::Task;
 use monstrum_core::call_types::round::RoundChannel;
 use monstrum_core::operations::{Caller, OperationError};
-use monstrum_store::TaskRow;
+use monstrum_store::{TaskRow, TaskStatus};
 use monstrum_types::TaskId;
 
 use crate::attendance::Attendance;
+use crate::client_tools::{self, ClientCall};
 use crate::following::{Following, TaskEvent};
 use crate::journal::{self, StepContent};
 use crate::tasks::{STEPS_READ, Tasks, internal};
@@ -29,11 +30,28 @@ pub struct Answer {
     pub task: Task,
     /// The texts of all rounds.
     pub text: String,
+    /// The text of the last round.
+    pub last_text: String,
+    /// The calls that the client is to run. A task that has not completed has none.
+    pub client_calls: Vec<ClientCall>,
     /// Whether the last text was cut at the limit of output tokens that the client has set, or the texts at their maximum
     /// size.
     pub is_cut: bool,
     /// Whether a call that may change something has begun.
     pub has_written: bool,
+}
+
+impl Answer {
+    /// Returns the text for the client. An answer with a form, such as JSON, is the last text alone.
+    #[must_use]
+    pub fn shown_text(&self, has_form: bool) -> &str {
+        match (has_form, self.client_calls.is_empty()) {
+            (false, _) => &self.text,
+            (true, true) => self.last_text.trim(),
+            // The answer follows after the calls of the client.
+            (true, false) => "",
+        }
+    }
 }
 
 /// An event of an answer that is being made.
@@ -72,7 +90,8 @@ impl Tasks {
     pub(crate) async fn answer_of(&self, row: &TaskRow) -> Result<Answer, OperationError> {
         let store = &self.app.store;
         let mut pieces = Pieces::default();
-        let (mut text, mut is_cut, mut after) = (String::new(), false, 0);
+        let (mut text, mut last_text, mut is_cut, mut after) = (String::new(), String::new(), false, 0);
+        let mut client_calls = Vec::new();
         loop {
             let rows = store.task_steps(row.workspace_id, row.id, after, STEPS_READ).await?;
             let Some(last) = rows.last() else { break };
@@ -80,12 +99,18 @@ impl Tasks {
             for row in rows {
                 if let StepContent::Round(round) = journal::open_step(&self.app.vault, &row).map_err(internal)? {
                     is_cut = round.is_cut;
+                    client_calls = client_tools::calls_of(row.task_id, &round);
                     text.extend(pieces.piece(row.sequence, &round.message.text));
+                    last_text = round.message.text;
                 }
             }
         }
         is_cut |= pieces.is_full;
-        Ok(Answer { task: self.view(row), text, is_cut, has_written: self.has_written(row).await? })
+        if row.status != TaskStatus::Completed {
+            client_calls.clear();
+        }
+        let (task, has_written) = (self.view(row), self.has_written(row).await?);
+        Ok(Answer { task, text, last_text, client_calls, is_cut, has_written })
     }
 }
 

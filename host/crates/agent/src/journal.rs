@@ -176,6 +176,9 @@ pub struct RoundContent {
     /// Whether the round has an answer that does not fit the schema of the task.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_misfit: bool,
+    /// The positions of the calls that the client of the task is to run. The task ends with such a round.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub client_calls: Vec<usize>,
 }
 
 /// The content of a call.

@@ -51,7 +51,7 @@ pub(crate) struct State {
     last_sequence: i64,
     used_steps: u32,
     usage: TokenUsage,
-    /// The text of the last round, if it asked for nothing more.
+    /// The text of the last round, if it asked for nothing more than calls of the client's tools.
     answer: Option<String>,
     /// The length of the texts of all rounds.
     said_bytes: usize,
@@ -99,7 +99,9 @@ impl State {
         self.malformed = malformed_in_a_row(self.malformed, round.is_malformed);
         self.misfits += u32::from(round.is_misfit);
         self.is_misfit = round.is_misfit;
-        let is_last = round.message.calls.is_empty() && round.note.is_none();
+        // With calls of a client's tools, the client has the next word.
+        let asks_here = !round.message.calls.is_empty() && round.client_calls.is_empty();
+        let is_last = !asks_here && round.note.is_none();
         self.said_bytes = self.said_bytes.saturating_add(round.message.text.len());
         self.answer = is_last.then(|| round.message.text.clone());
         self.note = round.note;
@@ -298,6 +300,7 @@ mod tests {
             note: None,
             labels: Labels::none(),
             is_misfit: false,
+            client_calls: Vec::new(),
         }))
     }
 
@@ -345,6 +348,16 @@ mod tests {
         state.add(row(4, TaskStepKind::Call), call("a", Some(StepOutcome::failed(Code::Plugin, "no"))));
         state.close_round();
         assert_eq!((state.last_text_of_many(6), state.last_text_of_many(7)), (Some("6"), None));
+    }
+
+    #[test]
+    fn a_round_with_calls_of_the_client_is_the_last_one() {
+        let mut state = State::of_conversation(vec![Message::user("go")], Labels::none());
+        let StepContent::Round(mut asked) = round("Let me see.", &["a", "b"]) else { panic!("a round") };
+        asked.client_calls = vec![1];
+        state.add(row(1, TaskStepKind::Round), StepContent::Round(asked));
+        state.add(row(2, TaskStepKind::Call), call("a", None));
+        assert_eq!((state.unended().len(), state.answer()), (1, Some("Let me see.")));
     }
 
     #[test]
