@@ -15,6 +15,7 @@ mod login;
 mod pages;
 mod pictures;
 mod refusals;
+mod schedules;
 mod tasks;
 mod why;
 mod wizard;

@@ -134,6 +134,7 @@ const RUNNING: &str = "\
 const QUEUED: &str = "\
     select planned_at, is_manual, status, fired_at, task_id from schedule_runs \
     where schedule_id = $1 and status = 'queued' order by planned_at limit $2";
+const PAUSED: &str = select!("where workspace_id = $1 and failures >= $2 order by id desc limit $3");
 const OF_TASK: &str = select!("where id = (select schedule_id from schedule_runs where task_id = $1)");
 const FORGET_RUNS: &str = "delete from schedule_runs where fired_at < $1 and status not in ('queued', 'running')";
 
@@ -184,6 +185,11 @@ impl Store {
         let after = page.after();
         let values = args![workspace, bot, &after, page.rows()];
         Ok(page.of(self.db.all(PAGE, values).await?, |row: &ScheduleRow| row.id))
+    }
+
+    /// Returns schedules of the workspace that are paused because they failed too often, newest first.
+    pub async fn paused_schedules(&self, workspace: WorkspaceId, limit: u32) -> Result<Vec<ScheduleRow>, StoreError> {
+        self.db.all(PAUSED, args![workspace, ScheduleRow::FAILURES_MAX, i64::from(limit)]).await
     }
 
     /// Changes a schedule that was last changed at `before`, and requests its next turn. Returns `false` if the schedule

@@ -11,7 +11,7 @@ use monstrum_types::UtcMillis;
 
 use crate::gateway::console::assets::{ASSETS, Assets};
 use crate::gateway::console::client::Failure;
-use crate::gateway::console::fields::{self, Faulty};
+use crate::gateway::console::fields::{self, Faulty, Marks};
 use crate::gateway::console::form::{FORM_ID, TOKEN, Tokens, VERSION};
 use crate::gateway::console::rules::{self, Stage};
 use crate::gateway::console::text::Text;
@@ -103,6 +103,11 @@ impl Frame {
     /// Returns the field that an error names by this place, if the place is that of a field.
     pub(super) fn faulty(&self, place: &Text) -> Option<Faulty> {
         fields::at(self.words, place.raw())
+    }
+
+    /// Returns what errors say of a field. `hint` is the id of the hint of the field, or empty.
+    pub(super) fn marks(&self, errors: &[(Text, Text)], field: &str, hint: &str) -> Marks {
+        Marks::of(self.words, errors, field, hint)
     }
 
     /// Returns the stages of a check.
@@ -221,7 +226,7 @@ impl askama::filters::HtmlSafe for Prose {}
 impl Prose {
     /// Splits a text at its pairs of backticks. A backtick without another one, and two that enclose nothing, stay as
     /// they are.
-    fn of(text: &str) -> Prose {
+    pub(super) fn of(text: &str) -> Prose {
         let mut parts = Vec::new();
         let (mut plain, mut rest) = (String::new(), text);
         while let Some((before, after)) = rest.split_once('`') {
