@@ -15,6 +15,7 @@ mod login;
 mod pages;
 mod pictures;
 mod refusals;
+mod registry;
 mod schedules;
 mod tasks;
 mod why;

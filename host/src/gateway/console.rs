@@ -177,6 +177,7 @@ pub(super) fn routes(app: Arc<App>, api: Router, options: &ConsoleOptions) -> Ro
         .route("/console/w/{ws}/keys/{id}/rotate", post(keys::rotate))
         .route("/console/w/{ws}/keys/{id}/delete", post(keys::delete))
         .route("/console/w/{ws}/plugins", get(plugins::list))
+        .route("/console/w/{ws}/registry/install", post(plugins::install))
         .route("/console/w/{ws}/plugins/{name}", get(plugins::show))
         .route("/console/w/{ws}/plugins/{name}/approve", post(plugins::approve))
         .route("/console/w/{ws}/plugins/{name}/reload", post(plugins::reload))
