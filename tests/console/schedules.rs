@@ -191,9 +191,13 @@ async fn a_schedule_is_fired_and_shows_its_tasks_and_failures() -> Result<()> {
         assert_eq!(browser.send(Method::POST, &fire, fields, headers).await?.status, 403);
     }
     assert_eq!(tasks.api().get("/api/tasks").await?.1["items"], json!([]), "a form without a token fires nothing");
-    let fired = browser.submit(&page, &fire, &[]).await?;
+    let hidden = hidden_fields(&browser.page(&page).await?, &fire)?;
+    let hidden: Vec<(&str, &str)> = hidden.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let fired = browser.send(Method::POST, &fire, &hidden, &[]).await?;
     assert_eq!(fired.status, 303, "{}", fired.text);
     let task = fired.location().to_owned();
+    let again = browser.send(Method::POST, &fire, &hidden, &[]).await?;
+    assert_eq!(again.location(), task, "a form that is sent twice starts one task");
     assert!(task.starts_with(&format!("{base}/tasks/")), "{task}");
     ended(tasks.api(), task.rsplit('/').next().unwrap_or_default()).await?;
     // Another task of the bot is not one of the schedule.
