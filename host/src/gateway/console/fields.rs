@@ -48,6 +48,10 @@ const FIELDS: [(&str, &str, &str); 29] = [
     ("jitter_s", "jitter_s", "schedule.jitter"),
 ];
 
+/// The members of a gate. Each is a field of the form of gates, and the words of the form have its label.
+const OF_GATES: [&str; 10] =
+    ["action", "tools", "operations", "when", "unless", "after", "approvers", "allow_starter", "expires_s", "reason"];
+
 /// The objects of the API whose members have fields of their own.
 const AROUND: [&str; 4] = ["draft", "permissions", "network", "narrow"];
 
@@ -64,6 +68,17 @@ pub(super) fn at(words: &Words, place: &str) -> Option<Faulty> {
     }
     let key = steps.next()?;
     match name.as_str() {
+        "gates" => {
+            let number = key.parse::<usize>().ok()?;
+            let field = format!("gate.{number}");
+            match steps.next() {
+                None => of(field, &words.filled("gates.number", &[&(number + 1)])),
+                Some(member) if OF_GATES.contains(&member.as_str()) => {
+                    of(format!("{field}.{member}"), words.known(&format!("gates.{member}"))?)
+                }
+                Some(_) => None,
+            }
+        }
         "limits" => of(format!("limit.{key}"), words.known(&format!("limit.{key}"))?),
         "scope_constraints" => {
             let label = words.filled("bind.scope", &[&key]);
@@ -106,7 +121,12 @@ impl Marks {
 
     /// Returns the attributes of the field.
     pub(super) fn attributes(&self) -> Attributes<'_> {
-        Attributes { marks: self }
+        Attributes { marks: self, is_control: true }
+    }
+
+    /// Returns the attributes of a group of controls.
+    pub(super) fn of_group(&self) -> Attributes<'_> {
+        Attributes { marks: self, is_control: false }
     }
 
     /// Returns what stands below the field.
@@ -118,11 +138,13 @@ impl Marks {
 /// The attributes of a field: whether it is wrong, and the ids of the texts about it.
 #[derive(Template)]
 #[template(
-    source = r#"{% if !marks.messages.is_empty() %} aria-invalid="true"{% endif %}{% if !marks.hint.is_empty() || !marks.messages.is_empty() %} aria-describedby="{{ marks.hint }}{% if !marks.messages.is_empty() %}{% if !marks.hint.is_empty() %} {% endif %}{{ marks.field }}-fault{% endif %}"{% endif %}"#,
+    source = r#"{% if is_control && !marks.messages.is_empty() %} aria-invalid="true"{% endif %}{% if !marks.hint.is_empty() || !marks.messages.is_empty() %} aria-describedby="{{ marks.hint }}{% if !marks.messages.is_empty() %}{% if !marks.hint.is_empty() %} {% endif %}{{ marks.field }}-fault{% endif %}"{% endif %}"#,
     ext = "html"
 )]
 pub(super) struct Attributes<'a> {
     marks: &'a Marks,
+    /// Whether the field is a control, and not a group of them.
+    is_control: bool,
 }
 
 impl askama::filters::HtmlSafe for Attributes<'_> {}
@@ -152,7 +174,10 @@ mod tests {
 
     #[test]
     fn a_place_is_named_by_the_label_of_its_field() {
-        const CASES: [(&str, &str, &str); 11] = [
+        const CASES: [(&str, &str, &str); 14] = [
+            ("/gates/0/when/repos/0", "gate.0.when", "When"),
+            ("/draft/gates/2/reason", "gate.2.reason", "Reason"),
+            ("/gates/1", "gate.1", "Gate 2"),
             ("/draft/role_id", "role_id", "Role"),
             ("/narrow/allowed_tools/1", "tools", "Tools"),
             ("/every_s", "every", "Every"),
@@ -169,7 +194,19 @@ mod tests {
         for (place, field, label) in CASES {
             assert_eq!(at(words, place), Some(Faulty { field: field.into(), label: label.into() }), "{place}");
         }
-        for place in ["", "/", "/draft", "/limits", "/limits/other", "limit.other", "/config", "/unknown/0"] {
+        for place in [
+            "",
+            "/",
+            "/draft",
+            "/limits",
+            "/limits/other",
+            "limit.other",
+            "/config",
+            "/unknown/0",
+            "/gates",
+            "/gates/x/when",
+            "/gates/0/colour",
+        ] {
             assert_eq!(at(words, place), None, "{place}");
         }
     }
@@ -192,6 +229,7 @@ mod tests {
             marks.note().render().unwrap(),
             r#"<p class="fault" id="name-fault">must not be <code>&#60;b&#62;</code> is taken </p>"#
         );
+        assert_eq!(marks.of_group().render().unwrap(), r#" aria-describedby="name-hint name-fault""#);
         let of = |field, hint| Marks::of(words, &errors, field, hint);
         let (plain, hinted) = (of("model", ""), of("model", "h"));
         assert_eq!((plain.class(), plain.attributes().render().unwrap()), ("", String::new()));
@@ -214,6 +252,9 @@ mod tests {
 
     #[test]
     fn each_label_has_words() {
+        for member in OF_GATES {
+            assert!(Words::of(UiLanguage::Chinese).known(&format!("gates.{member}")).is_some(), "{member}");
+        }
         for (name, _, label) in FIELDS {
             assert!(Words::of(UiLanguage::Chinese).known(label).is_some(), "{name}");
         }

@@ -110,6 +110,21 @@ impl Frame {
         Marks::of(self.words, errors, field, hint)
     }
 
+    /// Returns what errors say of a field whose hint has the id of the field with `-hint`.
+    pub(super) fn marks_hinted(&self, errors: &[(Text, Text)], field: &str) -> Marks {
+        Marks::of(self.words, errors, field, &format!("{field}-hint"))
+    }
+
+    /// Returns what errors say of the values of a scope.
+    pub(super) fn marks_of_scope(&self, errors: &[(Text, Text)], key: &str) -> Marks {
+        self.marks_hinted(errors, &format!("scope.entries.{key}"))
+    }
+
+    /// Returns what errors say of a limit.
+    pub(super) fn marks_of_limit(&self, errors: &[(Text, Text)], name: &str) -> Marks {
+        self.marks(errors, &format!("limit.{name}"), "")
+    }
+
     /// Returns the stages of a check.
     pub(super) fn stages(&self, check: &Check) -> Vec<Stage> {
         rules::stages(self.words, check)
