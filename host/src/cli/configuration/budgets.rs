@@ -81,8 +81,8 @@ fn shown(item: &Value, bots: &[Value]) -> Option<Budget> {
 }
 
 /// Returns credits in millionths, in which two amounts are compared.
+#[expect(clippy::cast_possible_truncation, reason = "it saturates, and the server checks the amount")]
 fn millionths(credits: Option<f64>) -> Option<i128> {
-    #[expect(clippy::cast_possible_truncation, reason = "it saturates, and the server checks the amount")]
     credits.map(|credits| (credits * 1e6).round() as i128)
 }
 

@@ -334,7 +334,7 @@ pub(in crate::gateway::console) async fn make_change(visit: Visit, Path((_, id))
 }
 
 /// Returns what was saved of a change and what was not, in words.
-fn partly(words: &Words, unsaved: &why::Unsaved) -> String {
+fn partly(words: &Words, unsaved: &why::Unsaved<'_>) -> String {
     let saved = unsaved.saved.iter().map(|edit| edit.named(words)).collect::<Vec<_>>().join(", ");
     let reason = match unsaved.failure.refusal() {
         Some(refusal) if refusal.status == 412 => words.text("error.changed.title").to_owned(),
