@@ -299,6 +299,7 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         format!("/api/sandboxes?app_id={NAME}&chat_id={NAME}"),
         format!("/api/tasks?bot_id={theirs}"),
         format!("/api/tasks?session_id={}", other.id("sessions")),
+        format!("/api/tasks?schedule_id={}", other.id("schedules")),
         format!("/api/tasks?cursor={}", "fffa0000-0000-7000-8000-000000000000"),
         format!("/api/sessions?bot_id={theirs}"),
         format!("/api/schedules?bot_id={theirs}"),

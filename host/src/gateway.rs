@@ -90,7 +90,7 @@ const KEPT_BY_PROBLEMS: [HeaderName; 4] = [
     ::http::header::VARY,
 ];
 
-/// The routes that create objects and accept an `Idempotency-Key`, by the right that they require. The route that
+/// The routes that create objects or start tasks and accept an `Idempotency-Key`, by the right that they require. The route that
 /// creates API keys is excluded: a key is shown only once, so the answer must not be stored.
 struct Creating {
     by_root: OpenApiRouter<HttpState>,
@@ -106,8 +106,8 @@ impl Creating {
         let new = OpenApiRouter::default;
         let by_root = new().routes(routes!(workspaces::create)).routes(routes!(trust::create));
         let by_admin = new().routes(routes!(roles::create)).routes(routes!(bindings::create));
-        let by_operator =
-            new().routes(routes!(resources::create)).routes(routes!(bots::create)).routes(routes!(schedules::create));
+        let by_operator = new().routes(routes!(resources::create)).routes(routes!(bots::create));
+        let by_operator = by_operator.routes(routes!(schedules::create)).routes(routes!(schedules::fire));
         Creating {
             by_root: idempotency::describe(by_root),
             by_admin: idempotency::describe(by_admin),
@@ -233,7 +233,6 @@ fn work() -> OpenApiRouter<HttpState> {
         .routes(routes!(tasks::events))
         .routes(routes!(schedules::list))
         .routes(routes!(schedules::show, schedules::update, schedules::delete))
-        .routes(routes!(schedules::fire))
         .routes(routes!(schedules::preview))
         .routes(routes!(sessions::list))
         .routes(routes!(sessions::show, sessions::delete))

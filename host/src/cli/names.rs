@@ -90,6 +90,11 @@ pub(super) async fn id_of_name(client: &Client, noun: Noun, name: &str) -> Resul
     text(&by_name(client, noun, name).await?, "id")
 }
 
+/// Returns the object with this name, even if the name looks like an id.
+pub(super) async fn find_by_name(client: &Client, noun: Noun, name: &str) -> Result<Value, Failure> {
+    by_name(client, noun, name).await
+}
+
 async fn by_name(client: &Client, noun: Noun, name: &str) -> Result<Value, Failure> {
     let items = client.items(&["api", noun.segment()], &[]).await?;
     items.into_iter().find(|item| item["name"] == name).ok_or_else(|| noun.unknown(name))

@@ -60,4 +60,4 @@ pub use caller::{Admin, AgentCaller, Caller, KeyHolder, Operator, Person, Review
 pub use error::OperationError;
 pub use gates::check_task_labels;
 pub use input::{InputErrors, json_pointer, shape_error};
-pub use precondition::Expected;
+pub use precondition::{Expected, Replacing};

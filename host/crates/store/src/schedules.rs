@@ -134,6 +134,7 @@ const RUNNING: &str = "\
 const QUEUED: &str = "\
     select planned_at, is_manual, status, fired_at, task_id from schedule_runs \
     where schedule_id = $1 and status = 'queued' order by planned_at limit $2";
+const PAUSED: &str = select!("where workspace_id = $1 and failures >= $2 order by id desc limit $3");
 const OF_TASK: &str = select!("where id = (select schedule_id from schedule_runs where task_id = $1)");
 const FORGET_RUNS: &str = "delete from schedule_runs where fired_at < $1 and status not in ('queued', 'running')";
 
@@ -200,6 +201,11 @@ impl Store {
         page: &Page<ScheduleId>,
     ) -> Result<Listed<ScheduleRow, ScheduleId>, StoreError> {
         self.authentic_page(PAGE, values![workspace, bot], page).await
+    }
+
+    /// Returns schedules of the workspace that are paused because they failed too often, newest first.
+    pub async fn paused_schedules(&self, workspace: WorkspaceId, limit: u32) -> Result<Vec<ScheduleRow>, StoreError> {
+        self.authentic_up_to(PAUSED, values![workspace, ScheduleRow::FAILURES_MAX], limit).await
     }
 
     /// Changes a schedule and requests its next turn. Returns the new row, or `None` if the schedule was changed since it

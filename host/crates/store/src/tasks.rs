@@ -13,7 +13,7 @@ mod deletion;
 mod sessions;
 mod turn;
 
-use monstrum_types::{BotId, KeyId, Labels, RequestId, SessionId, TaskId, UtcMillis, WorkspaceId, words};
+use monstrum_types::{BotId, KeyId, Labels, RequestId, ScheduleId, SessionId, TaskId, UtcMillis, WorkspaceId, words};
 
 use crate::db::{Session, args, from_row, retry};
 use crate::wakes::NewWake;
@@ -143,6 +143,8 @@ pub struct TaskFilter {
     pub bot: Option<BotId>,
     pub status: Option<TaskStatus>,
     pub session: Option<SessionId>,
+    /// The schedule that has started the tasks.
+    pub schedule: Option<ScheduleId>,
 }
 
 /// The maximum numbers of tasks: of those that have not ended, and of a tree.
@@ -200,7 +202,9 @@ const STATE: &str = "select bot_id, status, steps, waiting_for, cancelled_at, en
                      where workspace_id = $1 and id = $2";
 const PAGE: &str = select_tasks!(
     "where workspace_id = $1 and ($2 is null or bot_id = $2) and ($3 is null or status = $3) \
-     and ($4 is null or session_id = $4) and ($5 = '' or id < $5) order by id desc limit $6"
+     and ($4 is null or session_id = $4) \
+     and ($5 is null or id in (select task_id from schedule_runs where schedule_id = $5)) \
+     and ($6 = '' or id < $6) order by id desc limit $7"
 );
 const EARLIER: &str = select_tasks!(
     "where workspace_id = $1 and session_id = $2 and id < $3 and ended_at is not null order by id desc limit $4"
@@ -341,10 +345,10 @@ impl Store {
         filter: TaskFilter,
         page: &Page<TaskId>,
     ) -> Result<Listed<TaskRow, TaskId>, StoreError> {
-        let TaskFilter { bot, status, session } = filter;
+        let TaskFilter { bot, status, session, schedule } = filter;
         let status = status.map(TaskStatus::as_str);
         let after = page.after();
-        let values = args![workspace, bot, status, session, &after, page.rows()];
+        let values = args![workspace, bot, status, session, schedule, &after, page.rows()];
         Ok(page.of(self.db.all(PAGE, values).await?, |row: &TaskRow| row.id))
     }
 

@@ -99,6 +99,7 @@ pub(crate) fn document() -> utoipa::openapi::OpenApi {
     access::describe(&mut openapi);
     describe_doors(&mut openapi);
     describe_versions(&mut openapi);
+    describe_credentials(&mut openapi);
     openapi
 }
 
@@ -135,6 +136,7 @@ const TRANSLATED: [&str; 12] = [
 const VERSIONED: [&str; 6] = [
     "/api/bots/{id}",
     "/api/bots/{id}/resources/{binding_id}",
+    "/api/oauth/providers/{id}",
     "/api/resources/{id}",
     "/api/roles/{id}",
     "/api/schedules/{id}",
@@ -155,6 +157,19 @@ fn describe_versions(openapi: &mut utoipa::openapi::OpenApi) {
                 response.headers.insert("ETag".to_owned(), RefOr::T(version.clone()));
             }
         }
+    }
+}
+
+/// Describes the headers with which a credential is saved only if the stored one is that which the caller knows.
+fn describe_credentials(openapi: &mut utoipa::openapi::OpenApi) {
+    let version = "The `updated_at` of the credential to replace, in quotation marks. If the resource has another credential or \
+                   none, the answer is 412.";
+    let absent = "With `*`, the answer is 412 if the resource has a credential.";
+    let item = openapi.paths.paths.get_mut("/api/resources/{id}/credential");
+    if let Some(save) = item.and_then(|item| item.put.as_mut()) {
+        let parameters = save.parameters.get_or_insert_default();
+        parameters.push(optional_header("If-Match", version).into());
+        parameters.push(optional_header("If-None-Match", absent).into());
     }
 }
 

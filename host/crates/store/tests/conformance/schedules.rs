@@ -3,7 +3,7 @@
 use monstrum_store::{
     AfterTurn, BotRow, EventRow, FiredSchedule, InsertedSchedule, NewSession, NewWake, Page, ScheduleFiring,
     ScheduleRow, ScheduleRun, ScheduleRunStatus, ScheduleUpdate, ScheduledTask, SchedulesMax, SealedColumn, SessionRow,
-    Store, StoreError, TaskEnd, TaskRow, TaskStatus, TasksMax, WakeClaim,
+    Store, StoreError, TaskEnd, TaskFilter, TaskRow, TaskStatus, TasksMax, WakeClaim,
 };
 use monstrum_types::{
     Clock as _, EventId, Labels, ScheduleId, SessionId, SystemClock, UtcMillis, WakeClaimId, WakeKey, WakeKind,
@@ -189,6 +189,11 @@ pub(crate) async fn a_planned_time_fires_once(store: &Store) {
         (Some(first.row.id), Some(ScheduleRunStatus::Running))
     );
     assert_eq!(store.running_schedule(schedule.id, 10).await.unwrap().tasks, 1);
+    for (of, expected) in [(schedule.id, vec![first.row.id]), (ScheduleId::new(), Vec::new())] {
+        let filter = TaskFilter { schedule: Some(of), ..TaskFilter::default() };
+        let listed = store.tasks(bot.workspace_id, filter, &Page::first(10)).await.unwrap().items;
+        assert_eq!(listed.iter().map(|task| task.id).collect::<Vec<_>>(), expected);
+    }
     // A host that has read the schedule before writes nothing.
     assert_eq!(fire(store, &firing(&schedule, &second)).await, FiredSchedule::Changed);
     // Neither does a time that another program has set back.
@@ -238,6 +243,14 @@ pub(crate) async fn the_end_of_a_task_counts_for_its_schedule(store: &Store) {
         // The end has requested a turn of the schedule.
         let due = store.due_wakes(60_000, None, 10, SystemClock.now()).await.unwrap().0;
         assert!(due.iter().any(|due| due.key == wake(&schedule).key), "{due:?}");
+    }
+    let failed = ScheduleRow { failures: ScheduleRow::FAILURES_MAX, ..read(store, &schedule).await };
+    for (failures, expected) in [(ScheduleRow::FAILURES_MAX - 1, 0), (ScheduleRow::FAILURES_MAX, 1)] {
+        let row = ScheduleRow { failures, ..failed.clone() };
+        assert!(store.update_schedule(&row, row.updated_at, &wake(&row)).await.unwrap());
+        assert_eq!(store.paused_schedules(bot.workspace_id, 10).await.unwrap().len(), expected);
+        let foreign = other_workspace(store).await;
+        assert_eq!(store.paused_schedules(foreign, 10).await.unwrap(), []);
     }
     assert_eq!(store.forget_schedule_runs(NOW).await.unwrap(), 0);
     assert_eq!(store.forget_schedule_runs(NOW.plus_ms(1)).await.unwrap(), 3);
