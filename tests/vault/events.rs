@@ -22,7 +22,7 @@ async fn opened(world: &World) -> Result<(Store, Vault)> {
 fn event(workspace_id: WorkspaceId, bot_id: Option<BotId>) -> NewEvent {
     NewEvent {
         workspace_id,
-        event_type: EventType::TaskCompleted,
+        event_type: EventType::TaskCompleted.into(),
         source_type: "task",
         source_id: "t".to_owned(),
         bot_id,
