@@ -6,6 +6,11 @@
 
 mod expr;
 mod fault;
+mod model;
 mod node;
+mod parse;
 pub use expr::*;
-pub use fault::*;
+pub use fault::{FAULTS_MAX, Fault};
+pub use model::*;
+mod validate;
+pub use validate::{Checked, KnownTool, check};

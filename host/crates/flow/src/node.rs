@@ -15,9 +15,12 @@ use crate::fault::{At, Fault, Spot};
 pub const DEFINITION_BYTES_MAX: usize = 256 * 1024;
 /// Maximum nesting depth. Blocks need four levels each and at most eight are nested; the rest is for parameters.
 pub const DEFINITION_DEPTH_MAX: usize = 64;
-/// Maximum number of values. The largest useful definitions have a tenth, and a value takes about a hundred bytes of
-/// memory.
-const VALUES_MAX: usize = 50_000;
+/// Maximum number of values. Two hundred steps with a hundred values each have as many.
+const VALUES_MAX: usize = 20_000;
+
+/// Maximum number of marks that begin or separate values. The scanner keeps a whole flow collection in memory, so this is
+/// counted before it starts.
+const MARKS_MAX: usize = 50_000;
 
 /// A value with the place of its first character.
 #[derive(Debug)]
@@ -59,6 +62,24 @@ impl Node {
         }
     }
 
+    /// Returns the place of the value at a JSON pointer, or of the nearest value around it that exists.
+    pub(crate) fn locate(&self, pointer: &str) -> (usize, usize) {
+        let mut node = self;
+        for step in pointer.split('/').skip(1) {
+            let next = match &node.data {
+                Data::Scalar(_) => None,
+                Data::List(items) => step.parse::<usize>().ok().and_then(|index| items.get(index)),
+                Data::Map(entries) => {
+                    let key = step.replace("~1", "/").replace("~0", "~");
+                    entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node)
+                }
+            };
+            let Some(next) = next else { break };
+            node = next;
+        }
+        (node.line, node.column)
+    }
+
     pub(crate) fn kind(&self) -> &'static str {
         match &self.data {
             Data::Scalar(Value::Null) => "nothing",
@@ -76,6 +97,10 @@ pub(crate) fn read(text: &str) -> Result<Node, Fault> {
     if text.len() > DEFINITION_BYTES_MAX {
         let start = Spot { path: String::new(), line: 1, column: 1 };
         return Err(start.fault(format!("the definition has more than {} KiB", DEFINITION_BYTES_MAX / 1024)));
+    }
+    if text.bytes().filter(|byte| matches!(byte, b',' | b'[' | b'{' | b'\n')).count() > MARKS_MAX {
+        let start = Spot { path: String::new(), line: 1, column: 1 };
+        return Err(start.fault(format!("the definition has more than {MARKS_MAX} lines, commas and brackets")));
     }
     let mut reader = Reader { parser: Parser::new_from_str(text), values: 0, last: (1, 1) };
     reader.document()

@@ -89,7 +89,8 @@ impl Expression {
             .error_recovery_limit(1);
         let root = parser.parse(source).map_err(|errors| {
             let message = errors.errors.first().map_or("not an expression", |error| error.msg.as_str());
-            let message = message.trim_start_matches("Syntax error: ").replace("<EOF>", "the end");
+            let message =
+                message.trim_start_matches("Syntax error: ").replace("'<EOF>'", "the end").replace("<EOF>", "the end");
             spot.fault(format!("not an expression: `{}`: {message}", short(source)))
         })?;
         let mut check =
