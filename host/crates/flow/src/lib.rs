@@ -14,3 +14,6 @@ pub use fault::{FAULTS_MAX, Fault};
 pub use model::*;
 mod validate;
 pub use validate::{Checked, KnownTool, check};
+mod plan;
+pub use plan::plan;
+pub use plan::types::*;
