@@ -8,7 +8,7 @@ use super::Planner;
 use super::frame::Frame;
 use super::journal::earlier_items;
 use super::types::{Block, STEP_RESULT_BYTES_MAX, StepError, StepRow, StepStatus};
-use super::walk::{ListState, Progress};
+use super::walk::{ListState, Progress, first_cause};
 use crate::expr::json_bytes;
 use crate::model::{Each, OnError, Step, StepKind};
 
@@ -64,17 +64,15 @@ impl<'d> Planner<'d> {
     }
 
     fn parallel(&mut self, branches: &'d [(String, Vec<Step>)], row: &StepRow, frame: &Frame) {
-        let (mut failed, mut all_done) = (None, true);
+        let (mut failed, mut all_done) = (Vec::new(), true);
         for (_, steps) in branches {
             match self.list(steps, frame) {
                 ListState::Open => all_done = false,
                 ListState::Done => {}
-                ListState::Failed(error) => {
-                    failed.get_or_insert(error);
-                }
+                ListState::Failed(error) => failed.push(error),
             }
         }
-        if let Some(error) = failed {
+        if let Some(error) = first_cause(failed.into_iter()) {
             let mut is_active = false;
             for (_, steps) in branches {
                 is_active |= self.stop(steps, frame);
@@ -100,7 +98,7 @@ impl<'d> Planner<'d> {
                 ListState::Open => open += 1,
                 ListState::Done => ended.push(None),
                 ListState::Failed(error) if each.on_item_error == OnError::Continue => ended.push(Some(error)),
-                ListState::Failed(error) => return self.fail_each(each, items, row, frame, error),
+                ListState::Failed(_) => return self.fail_each(each, items, row, frame),
             }
         }
         if ended.len() < items.len() {
@@ -127,12 +125,14 @@ impl<'d> Planner<'d> {
     }
 
     /// Stops the other items, and fails the block when nothing goes on.
-    fn fail_each(&mut self, each: &'d Each, items: &Arc<Vec<Value>>, row: &StepRow, frame: &Frame, error: StepError) {
+    fn fail_each(&mut self, each: &'d Each, items: &Arc<Vec<Value>>, row: &StepRow, frame: &Frame) {
         let mut is_active = false;
         for index in 0..items.len() {
             is_active |= self.stop(&each.steps, &self.item_frame(row, items, index, frame));
         }
-        if !is_active {
+        let errors =
+            (0..items.len()).filter_map(|index| self.failure(&each.steps, &self.item_frame(row, items, index, frame)));
+        if let (Some(error), false) = (first_cause(errors), is_active) {
             self.fail(&row.key, row.attempt, error);
         }
     }

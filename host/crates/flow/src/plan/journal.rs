@@ -35,6 +35,17 @@ impl Journal {
         self.rows.values().flatten()
     }
 
+    /// The attempts of a step in all items, without those that undo it.
+    pub(super) fn of_step(&self, step: &str) -> impl Iterator<Item = &StepRow> {
+        let first = StepKey { step: step.to_owned(), ..StepKey::default() };
+        let step = step.to_owned();
+        self.rows
+            .range(first..)
+            .take_while(move |(key, _)| key.step == step)
+            .flat_map(|(_, rows)| rows)
+            .filter(|row| !row.key.undo)
+    }
+
     /// Returns the row that says how a step is doing: the last attempt in this attempt of the run, otherwise, if `reuse` is
     /// set, a result of an earlier one that was not undone.
     pub(super) fn current(&self, key: &StepKey, run_attempt: u32, reuse: bool) -> Option<&StepRow> {

@@ -1,5 +1,6 @@
 //! Walks lists of steps: what has ended, what goes on, what begins.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -53,19 +54,20 @@ impl<'d> Planner<'d> {
             return if self.stop(steps, frame) { ListState::Open } else { ListState::Failed(error) };
         }
         let mut all_met = true;
+        // The steps that have ended, as have all that they need: in a retry of the run, a step can keep its result while one
+        // before it runs again.
+        let mut settled: HashSet<&str> = HashSet::new();
         for index in self.order_of(steps) {
             let step = &steps[index];
-            let is_ready = |need: &String| {
-                let found = steps.iter().find(|other| other.id == *need);
-                found.is_some_and(|other| self.progress(other, frame) == Progress::Met)
-            };
+            let is_ready = step.needs.iter().all(|need| settled.contains(need.as_str()));
             let progress = match self.progress(step, frame) {
-                Progress::New if !step.needs.iter().all(is_ready) => Progress::New,
+                Progress::New if !is_ready => Progress::New,
                 Progress::New => self.begin(step, frame),
                 Progress::Open => self.go_on(step, frame),
                 ended => ended,
             };
             match progress {
+                Progress::Met if is_ready => drop(settled.insert(&step.id)),
                 Progress::Met => {}
                 Progress::Failed(_) => {
                     // The next walk stops the other steps before anything else begins.
@@ -79,17 +81,39 @@ impl<'d> Planner<'d> {
     }
 
     /// Returns the error of the first step of the list that has failed.
-    fn failure(&self, steps: &'d [Step], frame: &Frame) -> Option<StepError> {
-        steps.iter().find_map(|step| match self.progress(step, frame) {
+    pub(super) fn failure(&self, steps: &'d [Step], frame: &Frame) -> Option<StepError> {
+        first_cause(steps.iter().filter_map(|step| match self.progress(step, frame) {
             Progress::Failed(error) => Some(error),
             _ => None,
+        }))
+    }
+
+    /// Returns the row that says how a step is doing. A block keeps its result from an earlier attempt of the run only if
+    /// nothing inside it was undone.
+    pub(super) fn current(&self, step: &Step, frame: &Frame) -> Option<&StepRow> {
+        let row = self.journal.current(&frame.key(&step.id), self.run.attempt, frame.reuses())?;
+        let is_kept = row.run_attempt == self.run.attempt || !self.is_undone_inside(step, row);
+        is_kept.then_some(row)
+    }
+
+    fn is_undone_inside(&self, block: &Step, row: &StepRow) -> bool {
+        block.inner().into_iter().flatten().any(|step| {
+            let mut rows = self.journal.of_step(&step.id);
+            let is_here = |item: &str| {
+                let rest = item.strip_prefix(&row.key.item);
+                rest.is_some_and(|rest| row.key.item.is_empty() || rest.is_empty() || rest.starts_with('.'))
+            };
+            rows.any(|inner| {
+                let is_undone = inner.status == StepStatus::Undone || self.journal.is_undone(inner, self.run.attempt);
+                is_undone && is_here(&inner.key.item)
+            }) || self.is_undone_inside(step, row)
         })
     }
 
     /// Returns how a step is doing by its rows alone.
     pub(super) fn progress(&self, step: &'d Step, frame: &Frame) -> Progress {
         let key = frame.key(&step.id);
-        let Some(row) = self.journal.current(&key, self.run.attempt, frame.reuses()) else { return Progress::New };
+        let Some(row) = self.current(step, frame) else { return Progress::New };
         match row.status {
             StepStatus::Running | StepStatus::Waiting => Progress::Open,
             StepStatus::Succeeded | StepStatus::Skipped | StepStatus::Undone => Progress::Met,
@@ -115,15 +139,17 @@ impl<'d> Planner<'d> {
             Ok(false) => self.finish(&key, 1, StepStatus::Skipped, Value::Null, None),
             Err(error) => self.fail(&key, 1, error),
         }
-        self.progress(step, frame)
+        match self.progress(step, frame) {
+            // Its time may have to be watched, and the steps of a block begin at once.
+            Progress::Open => self.go_on(step, frame),
+            ended => ended,
+        }
     }
 
     /// Continues a step that goes on.
     fn go_on(&mut self, step: &'d Step, frame: &Frame) -> Progress {
         let key = frame.key(&step.id);
-        let Some(row) = self.journal.current(&key, self.run.attempt, frame.reuses()).cloned() else {
-            return Progress::New;
-        };
+        let Some(row) = self.current(step, frame).cloned() else { return Progress::New };
         match row.status {
             StepStatus::Running if row.block.is_some() => self.block(step, &row, frame),
             StepStatus::Running => self.watch(step, &row),
@@ -132,6 +158,9 @@ impl<'d> Planner<'d> {
                 Next::Attempt { at, same_request } if at <= self.now => {
                     if !self.is_paused() {
                         self.attempt(step, frame, row.attempt + 1, same_request);
+                        if let Some(row) = self.current(step, frame).filter(|row| row.status.is_active()).cloned() {
+                            self.watch(step, &row);
+                        }
                     }
                 }
                 Next::Attempt { at, .. } => self.wake_at(at),
@@ -193,8 +222,7 @@ impl<'d> Planner<'d> {
         let mut is_active = false;
         for step in steps {
             let key = frame.key(&step.id);
-            let row = self.journal.current(&key, self.run.attempt, frame.reuses());
-            let Some(row) = row.filter(|row| row.status.is_active()).cloned() else { continue };
+            let Some(row) = self.current(step, frame).filter(|row| row.status.is_active()).cloned() else { continue };
             if row.block.is_some() {
                 if self.stop_block(step, &row, frame) {
                     is_active = true;
@@ -229,6 +257,13 @@ impl<'d> Planner<'d> {
         self.changed = true;
         self.push(Command::Finish { key: key.clone(), attempt, status, data: Arc::new(data), error });
     }
+}
+
+/// Returns the first error that is a cause. A step that was stopped is a consequence of another one.
+pub(super) fn first_cause(errors: impl Iterator<Item = StepError>) -> Option<StepError> {
+    let errors: Vec<StepError> = errors.collect();
+    let cause = errors.iter().position(|error| error.code != "cancelled").unwrap_or_default();
+    errors.into_iter().nth(cause)
 }
 
 fn stopped() -> StepError {

@@ -197,6 +197,7 @@ fn each_rule_refuses() {
         ("finally: [{ id: f, tool: t }]\noutput: '${{ steps.f.data }}'", "need not have ended"),
         ("input: { $ref: 'https://example.com/x' }", "must refer to this schema"),
         ("input: 5", "expected a JSON Schema"),
+        ("finally: [{ id: f, stop: failed }]", "`stop` has no meaning in `finally`"),
     ] {
         let found = faults(&top(rest));
         assert!(found.iter().any(|fault| fault.contains(message)), "{rest}\n{found:#?}");
