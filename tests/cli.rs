@@ -14,6 +14,7 @@ mod plugin;
 mod sandbox;
 mod serve;
 mod why;
+mod workflow;
 
 use std::process::Output;
 use std::time::Duration;

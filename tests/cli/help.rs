@@ -102,6 +102,7 @@ const COMMANDS: &str = "
     schedule delete
     schedule fire
     schedule preview
+    workflow validate
     session list
     session show
     session delete
@@ -137,6 +138,7 @@ async fn every_command_helps() -> Result<()> {
       registry     Create a registry of packages
       task         Let bots work on instructions
       schedule     Start tasks of bots at certain times
+      workflow     Check definitions of workflows
       session      List, show and delete the conversations of bots
       approval     Decide about calls that wait for a person
       mcp          Decide about tools of MCP servers and remote agents
