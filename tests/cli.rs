@@ -15,6 +15,7 @@ mod plugin;
 mod sandbox;
 mod serve;
 mod why;
+mod workflow;
 
 use std::process::Output;
 use std::time::Duration;

@@ -50,6 +50,7 @@ mod usage;
 mod vault;
 mod webhook;
 mod why;
+mod workflow;
 mod workspace;
 
 use std::path::{Path, PathBuf};
@@ -186,6 +187,8 @@ enum Command {
     #[command(subcommand)]
     Webhook(Box<webhook::Webhook>),
     #[command(subcommand)]
+    Workflow(workflow::Workflow),
+    #[command(subcommand)]
     Session(session::Session),
     #[command(subcommand)]
     Approval(approval::Approval),
@@ -274,6 +277,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Subscription(subscription) => subscription.run(&options).await,
             Command::Delivery(delivery) => delivery.run(&options).await,
             Command::Webhook(webhook) => webhook.run(&options).await,
+            Command::Workflow(workflow) => workflow.run(&options),
             Command::Session(session) => session.run(&options).await,
             Command::Approval(approval) => approval.run(&options).await,
             Command::Mcp(mcp) => mcp.run(&options).await,

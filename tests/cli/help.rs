@@ -120,6 +120,7 @@ const COMMANDS: &str = "
     webhook edit
     webhook rotate
     webhook delete
+    workflow validate
     session list
     session show
     session delete
@@ -159,6 +160,7 @@ async fn every_command_helps() -> Result<()> {
       subscription  Give bots tasks when events happen
       delivery      List the deliveries of events, and repeat those that are dead
       webhook       Let systems outside make events
+      workflow      Check definitions of workflows
       session       List, show and delete the conversations of bots
       approval      Decide about calls that wait for a person
       mcp           Decide about tools of MCP servers and remote agents
