@@ -133,7 +133,7 @@ const TRANSLATED: [&str; 12] = [
 
 /// The routes of objects with a version. Their GET and PATCH answer with `ETag`, and their PATCH and DELETE read
 /// `If-Match`.
-const VERSIONED: [&str; 6] = [
+const VERSIONED: [&str; 7] = [
     "/api/bots/{id}",
     "/api/bots/{id}/resources/{binding_id}",
     "/api/oauth/providers/{id}",
