@@ -29,8 +29,10 @@ use crate::tasks::{STEPS_READ, Tasks, internal};
 
 /// The time after the end of a task in which a request can continue with its rounds.
 const CONTINUED_MS: i64 = 60 * 60 * 1000;
-/// The maximum number of tasks with whose rounds one request continues. Each is read whole.
+/// The maximum number of tasks with whose rounds one request continues, and the maximum size of their records in bytes. Each
+/// record is read whole and has the conversation up to its task. Older rounds stay as the client has sent them.
 const CONTINUED_TASKS_MAX: usize = 64;
+const CONTINUED_READ_BYTES_MAX: usize = 64 << 20;
 /// The start of the ids of calls.
 const CALL: &str = "call_";
 /// The labels of the result of a client's tool.
@@ -201,7 +203,7 @@ impl Tasks {
         history: Vec<Message>,
     ) -> Result<Vec<Message>, OperationError> {
         let (mut found, mut bytes_left) = (BTreeMap::new(), of.bytes_max);
-        let mut tried = 0;
+        let (mut tried, mut read_left) = (0, CONTINUED_READ_BYTES_MAX);
         // The newest ones first, because the model needs them most.
         for (position, message) in history.iter().enumerate().rev() {
             let Some(ids) = ids_of(message) else { continue };
@@ -210,7 +212,9 @@ impl Tasks {
                 break;
             }
             tried += 1;
-            let Some(rounds) = self.rounds_of(caller, of, task).await?.filter(|rounds| rounds.of_client == ids) else {
+            let Some(rounds) =
+                self.rounds_of(caller, of, (task, &mut read_left)).await?.filter(|rounds| rounds.of_client == ids)
+            else {
                 continue;
             };
             match bytes_left.checked_sub(rounds.bytes()) {
@@ -242,7 +246,7 @@ impl Tasks {
         &self,
         caller: &Caller,
         of: Continues<'_>,
-        task: TaskId,
+        (task, read_left): (TaskId, &mut usize),
     ) -> Result<Option<Rounds>, OperationError> {
         let Some(row) = self.app.store.task(caller.workspace, task).await? else { return Ok(None) };
         let ended = row.ended_at.map(|ended| self.app.clock.now().since_ms(ended));
@@ -250,6 +254,8 @@ impl Tasks {
         if !is_recent || row.bot_id != of.bot || row.key_id != Some(caller.key) {
             return Ok(None);
         }
+        let Some(left) = read_left.checked_sub(row.sealed.len()) else { return Ok(None) };
+        *read_left = left;
         // A record that cannot be opened was edited by another program.
         let Ok(content) = journal::open_task(&self.app.vault, &row) else { return Ok(None) };
         let user = of.chat.map(|chat| AppUser { app_id: chat.app_id.clone(), user_id: chat.user_id.clone() });
