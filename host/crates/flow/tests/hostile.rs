@@ -109,6 +109,12 @@ fn definitions() -> Vec<(&'static str, String)> {
             let all: String = (0..3_000).map(|at| format!("p{at}: {{ pattern: '[a-z]{{50}}{at}' }}, ")).collect();
             format!("workflow: w\nbot: b\ninput: {{ properties: {{ {all} }} }}\nsteps: [1]\n")
         }),
+        ("a schema of a long chain", {
+            let chain: String = (0..6_000).map(|at| format!("a{at}: {{ $ref: '#/$defs/a{}' }}, ", at + 1)).collect();
+            format!(
+                "workflow: w\nbot: b\ninput: {{ $ref: '#/$defs/a0', $defs: {{ {chain} a6000: {{}} }} }}\nsteps: [1]\n"
+            )
+        }),
         ("a schema far away", "workflow: w\nbot: b\ninput: { $ref: 'http://127.0.0.1:1/x' }\nsteps: [1]\n".to_owned()),
         ("brackets", when(&"(".repeat(1_000))),
         ("brackets that end", when(&format!("{}1{}", "(".repeat(500), ")".repeat(500)))),

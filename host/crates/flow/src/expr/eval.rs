@@ -91,6 +91,7 @@ impl<'s> Evaluation<'s> {
                 for entry in &map.entries {
                     let EntryExpr::MapEntry(entry) = &entry.expr else { return Err(Stop::failed("not a map")) };
                     let name = key(self.expr(&entry.key, locals)?)?;
+                    self.meter.scan(name.len().saturating_mul(entries.len()))?;
                     if entries.iter().any(|(known, _)| **known == *name) {
                         return Err(Stop::failed(format!("the map has the key `{}` twice", short(&name))));
                     }

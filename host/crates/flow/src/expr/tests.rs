@@ -170,6 +170,14 @@ fn each_budget_is_reached() {
         (format!("{many}.map(x, {many}.map(y, 1))"), "items of lists"),
         (format!("{many}.all(x, {many}.all(y, {many}.all(z, true)))"), "items of lists"),
         (format!("{many}.map(x, input.long.contains('y'))"), "steps"),
+        (format!("{many}.map(x, input.long.startsWith(input.long))"), "steps"),
+        (format!("{many}.map(x, input.long.endsWith(input.long))"), "steps"),
+        (format!("{many}.map(x, input.long == input.long)"), "steps"),
+        (format!("{many}.map(x, input.long < input.long)"), "steps"),
+        (format!("{many}.map(x, input.long in input.map)"), "steps"),
+        (format!("{many}.map(x, {{input.long: 1}}[input.long])"), "steps"),
+        (format!("{many}.map(x, size(input.long))"), "steps"),
+        (format!("{many}.map(x, type(int(x)) == type(input.long.trim()))"), "bytes of values"),
         ("input.long + input.long + input.long + input.long".to_owned(), "bytes of values"),
         ("['xxxxxxxxxxxxxxxx'].map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x)\
           .map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x)"

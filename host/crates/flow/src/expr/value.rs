@@ -95,6 +95,7 @@ impl<'a> Val<'a> {
 
     /// Returns the member `name` of a map, or `None` if the map does not have it.
     pub(super) fn member(&self, name: &str, meter: &Meter) -> Result<Option<Val<'a>>, Stop> {
+        meter.scan(name.len())?;
         match self {
             Val::JsonMap(members) => Ok(members.get(name).map(Val::of)),
             Val::Map(entries) => {

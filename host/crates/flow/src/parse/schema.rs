@@ -12,6 +12,8 @@ use crate::node::Node;
 /// Maximum number of subschemas after references are followed. The validator of a schema is made of as many parts, and
 /// references can double the number with every line.
 const PARTS_MAX: u64 = 5_000;
+/// Maximum number of references that lead from one to the next. Schemas of people have a handful.
+const REFERENCES_DEEP_MAX: usize = 64;
 /// Maximum size of a compiled regular expression in bytes.
 const PATTERN_BYTES_MAX: usize = 10 * 1024;
 /// Maximum number of errors that are reported for one value.
@@ -33,7 +35,7 @@ pub(super) fn read(parsing: &mut Parsing, node: &Node, at: At<'_>) -> Option<Val
 /// Compiles a schema whose validator needs little time and memory.
 pub(crate) fn compile(schema: &Value) -> Result<Validator, String> {
     let mut costs = HashMap::new();
-    if cost(schema, schema, &mut costs)? > PARTS_MAX {
+    if cost(schema, schema, &mut costs, 0)? > PARTS_MAX {
         return Err(format!("it has more than {PARTS_MAX} parts after references are followed"));
     }
     jsonschema::options()
@@ -46,19 +48,19 @@ pub(crate) fn compile(schema: &Value) -> Result<Validator, String> {
 
 /// Counts the parts of a schema. A reference costs what it refers to, and a circle of references costs infinitely much
 /// only if each turn doubles: a part that is being counted counts as one.
-fn cost(root: &Value, schema: &Value, costs: &mut HashMap<String, u64>) -> Result<u64, String> {
+fn cost(root: &Value, schema: &Value, costs: &mut HashMap<String, u64>, depth: usize) -> Result<u64, String> {
     let mut total = 1_u64;
     match schema {
         Value::Array(items) => {
             for item in items {
-                total = total.saturating_add(cost(root, item, costs)?);
+                total = total.saturating_add(cost(root, item, costs, depth)?);
             }
         }
         Value::Object(members) => {
             for (key, value) in members {
                 match (key.as_str(), value) {
                     ("$ref", Value::String(target)) => {
-                        total = total.saturating_add(reference(root, target, costs)?);
+                        total = total.saturating_add(reference(root, target, costs, depth + 1)?);
                     }
                     // In `properties`, a property may have one of these names, and its value is a schema.
                     (
@@ -67,7 +69,7 @@ fn cost(root: &Value, schema: &Value, costs: &mut HashMap<String, u64>) -> Resul
                     ) => {
                         return Err(format!("`{key}` is not supported"));
                     }
-                    _ => total = total.saturating_add(cost(root, value, costs)?),
+                    _ => total = total.saturating_add(cost(root, value, costs, depth)?),
                 }
             }
         }
@@ -76,7 +78,10 @@ fn cost(root: &Value, schema: &Value, costs: &mut HashMap<String, u64>) -> Resul
     Ok(total)
 }
 
-fn reference(root: &Value, target: &str, costs: &mut HashMap<String, u64>) -> Result<u64, String> {
+fn reference(root: &Value, target: &str, costs: &mut HashMap<String, u64>, depth: usize) -> Result<u64, String> {
+    if depth > REFERENCES_DEEP_MAX {
+        return Err(format!("more than {REFERENCES_DEEP_MAX} references lead from one to the next"));
+    }
     let Some(pointer) = target.strip_prefix('#').filter(|rest| rest.is_empty() || rest.starts_with('/')) else {
         return Err(format!("`$ref` must refer to this schema, as in `#/$defs/name`, found `{target}`"));
     };
@@ -85,7 +90,7 @@ fn reference(root: &Value, target: &str, costs: &mut HashMap<String, u64>) -> Re
     }
     costs.insert(pointer.to_owned(), 1);
     let part = root.pointer(pointer).ok_or_else(|| format!("`{target}` refers to nothing"))?;
-    let total = cost(root, part, costs)?;
+    let total = cost(root, part, costs, depth)?;
     costs.insert(pointer.to_owned(), total);
     Ok(total)
 }

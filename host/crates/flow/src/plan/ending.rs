@@ -56,7 +56,7 @@ impl<'d> Planner<'d> {
             let key = StepKey { undo: true, ..row.key.clone() };
             match self.journal.current(&key, self.run.attempt, false).map(|undo| undo.status) {
                 None => {
-                    let frame = Frame::of_item(&row.key.item).with_values(self.items_around(&row.key));
+                    let frame = Frame::of_item(&row.key.item).with_values(self.items_around(&row));
                     self.undo(undo, &key, &frame);
                     return true;
                 }
@@ -74,13 +74,10 @@ impl<'d> Planner<'d> {
             let Some(undo) = self.steps.get(row.key.step.as_str()).and_then(|step| step.undo.as_ref()) else {
                 continue;
             };
-            let is_done = matches!(row.status, StepStatus::Succeeded | StepStatus::Undone);
-            let is_last = self
-                .journal
-                .all(&row.key)
-                .iter()
-                .all(|other| (other.run_attempt, other.attempt) <= (row.run_attempt, row.attempt));
-            if is_done && is_last && !self.journal.is_undone(row, self.run.attempt) {
+            let has_result = |row: &StepRow| matches!(row.status, StepStatus::Succeeded | StepStatus::Undone);
+            let mut results = self.journal.all(&row.key).iter().filter(|row| has_result(row));
+            let is_last = results.all(|other| (other.run_attempt, other.attempt) <= (row.run_attempt, row.attempt));
+            if has_result(row) && is_last && !self.journal.is_undone(row, self.run.attempt) {
                 found.push((row.clone(), undo));
             }
         }
@@ -90,14 +87,17 @@ impl<'d> Planner<'d> {
     }
 
     /// The items of the list of `each` in which a step stands.
-    fn items_around(&self, key: &StepKey) -> Option<Arc<Vec<Value>>> {
+    fn items_around(&self, done: &StepRow) -> Option<Arc<Vec<Value>>> {
+        let key = &done.key;
         let outer = key.item.rsplit_once('.').map_or("", |(outer, _)| outer);
         if key.item.is_empty() {
             return None;
         }
         let holds = |row: &&StepRow| {
             let step = self.steps.get(row.key.step.as_str());
-            row.key.item == outer && step.is_some_and(|step| inside(step, &key.step))
+            row.run_attempt <= done.run_attempt
+                && row.key.item == outer
+                && step.is_some_and(|step| inside(step, &key.step))
         };
         let rows = self.journal.iter().filter(holds).filter_map(|row| match &row.block {
             Some(Block::Each(items)) => Some((row.run_attempt, row.attempt, items)),

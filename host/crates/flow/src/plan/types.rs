@@ -318,7 +318,7 @@ pub enum Command {
     },
     /// Store how the run will end.
     BeginEnding(Ending),
-    /// The run has ended. Nothing follows.
+    /// The run has ended. Nothing follows. Open questions about uncertain attempts are closed.
     EndRun {
         /// The status.
         status: RunEnd,

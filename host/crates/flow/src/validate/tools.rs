@@ -1,5 +1,9 @@
 //! Literal parameters fit the schemas of the tools.
 
+use std::collections::HashMap;
+
+use jsonschema::Validator;
+
 use super::{Found, KnownTool};
 use crate::fault::nearest;
 use crate::model::{Definition, StepKind, ToolUse};
@@ -7,17 +11,21 @@ use crate::parse::schema;
 
 pub(super) fn check(definition: &Definition, tools: Option<&[KnownTool]>, found: &mut Found) {
     let Some(tools) = tools else { return };
+    let mut validators = HashMap::new();
     definition.walk(&mut |step| {
         if let StepKind::Tool(tool) = &step.kind {
-            check_use(tool, tools, found);
+            check_use(tool, tools, &mut validators, found);
         }
         if let Some(undo) = &step.undo {
-            check_use(undo, tools, found);
+            check_use(undo, tools, &mut validators, found);
         }
     });
 }
 
-fn check_use(tool: &ToolUse, tools: &[KnownTool], found: &mut Found) {
+/// The validators of tools by name. A schema that is too large for one is left to the call.
+type Validators<'t> = HashMap<&'t str, Option<Validator>>;
+
+fn check_use<'t>(tool: &ToolUse, tools: &'t [KnownTool], validators: &mut Validators<'t>, found: &mut Found) {
     let Some(known) = tools.iter().find(|known| known.name == tool.tool) else {
         let warning = tool.spot.fault(format!("the bot has no tool `{}` now", tool.tool));
         found.warn(match nearest(&tool.tool, tools.iter().map(|tool| tool.name.as_str())) {
@@ -26,10 +34,10 @@ fn check_use(tool: &ToolUse, tools: &[KnownTool], found: &mut Found) {
         });
         return;
     };
-    // The host has checked the schema when it admitted the tool. A schema beyond our limits is left to the call.
-    let Some(validator) = known.input_schema.as_ref().and_then(|schema| schema::compile(schema).ok()) else { return };
+    let compiled = || known.input_schema.as_ref().and_then(|schema| schema::compile(schema).ok());
+    let Some(validator) = validators.entry(&known.name).or_insert_with(compiled) else { return };
     let (value, holes) = tool.params.skeleton();
-    for error in schema::errors(&validator, &value) {
+    for error in schema::errors(validator, &value) {
         let is_hole = |hole: &String| hole == &error.pointer || error.pointer.starts_with(&format!("{hole}/"));
         let is_around = |hole: &String| hole.starts_with(&format!("{}/", error.pointer));
         // The value of an expression is not known, and so are the values around it; their keys and types are.
