@@ -5,6 +5,7 @@
 //!
 //! Each transaction of a turn names the claim of the task's wake, so that a host whose claim was replaced writes nothing.
 
+mod counts;
 mod deletion;
 mod sessions;
 mod turn;
