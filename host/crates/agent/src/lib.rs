@@ -32,8 +32,10 @@ mod runner;
 pub mod schedules;
 mod sessions;
 mod shown;
+mod spans;
 mod started;
 mod state;
+mod summaries;
 mod tasks;
 mod waits;
 
