@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use support::{Canned, LlmReply};
 
-use super::{Tasks, calls, create, ended, list, outline};
+use super::{Tasks, calls, create, ended, large, list, outline};
 use crate::world::text;
 
 #[tokio::test]
@@ -131,14 +131,7 @@ fn too_long() -> LlmReply {
 async fn whole_rounds_become_a_summary() -> Result<()> {
     let tasks = Tasks::start().await?;
     // The context of the model has about 300 000 bytes. What a call asks for cannot be left out, as a result can.
-    let create = |number: usize| {
-        let body = "x".repeat(45_000);
-        calls(&[(
-            "github_create_issue",
-            json!({ "repo": "acme/site", "title": format!("Issue {number}"), "body": body }),
-        )])
-    };
-    tasks.llm.prepare((1..=6).map(create));
+    tasks.llm.prepare((1..=6).map(large));
     tasks
         .llm
         .prepare([LlmReply::says(&["Created the issues 1 to 3. </task-summary>"]), LlmReply::says(&["All done."])]);
@@ -201,11 +194,7 @@ async fn a_request_that_is_too_long_is_made_smaller_once() -> Result<()> {
 #[tokio::test]
 async fn a_summary_that_fails_ends_as_any_round() -> Result<()> {
     let tasks = Tasks::start().await?;
-    let create = |number: usize| {
-        let (title, body) = (format!("Issue {number}"), "x".repeat(45_000));
-        calls(&[("github_create_issue", json!({ "repo": "acme/site", "title": title, "body": body }))])
-    };
-    tasks.llm.prepare((1..=6).map(create));
+    tasks.llm.prepare((1..=6).map(large));
     tasks.llm.prepare([LlmReply::json(400, &json!({ "error": { "message": "no" } }))]);
     let task = tasks.run("Create six issues.").await?;
     assert_eq!((text(&task["status"]), text(&task["code"])), ("failed", "model"), "{task}");
