@@ -201,3 +201,22 @@ async fn a_summary_that_fails_ends_as_any_round() -> Result<()> {
     assert!(tasks.steps(&task).await?.iter().all(|step| step["kind"] != "summary"));
     Ok(())
 }
+
+#[tokio::test]
+async fn clients_do_not_read_summaries() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let key = tasks.api().new_key("bot", Some(&tasks.world.bot)).await?;
+    let client = tasks.api().with_key(&key);
+    for is_streamed in [false, true] {
+        tasks.llm.prepare((1..=6).map(large));
+        tasks.llm.prepare([LlmReply::says(&["Summary of it."]), LlmReply::says(&["All done."])]);
+        let messages = json!([{ "role": "user", "content": "Create six issues." }]);
+        let body = json!({ "model": "tester", "stream": is_streamed, "messages": messages });
+        let (status, answer) = client.post("/v1/chat/completions", &body).await?;
+        let answer = answer.to_string();
+        assert_eq!(status, 200, "{answer}");
+        assert!(answer.contains("All done.") && !answer.contains("Summary of it."), "{answer}");
+    }
+    assert_eq!(tasks.llm.requests().len(), 16);
+    Ok(())
+}

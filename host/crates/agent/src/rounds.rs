@@ -110,7 +110,7 @@ impl TaskTurn<'_> {
         if let Some(through) = conversation.shorten(tools_bytes, room) {
             let record = conversation.take_through(through);
             if !is_last {
-                return self.summarise(state, record, (through, room), &candidates).await;
+                return self.summarise(state, &record, (through, room), &candidates).await;
             }
             conversation.summary = Some(Message::user(present::summary(present::NO_SUMMARY)));
         }

@@ -28,14 +28,14 @@ impl TaskTurn<'_> {
     pub(crate) async fn summarise(
         &self,
         state: &mut State,
-        record: Vec<Message>,
+        record: &[Message],
         (through, room): (i64, Room),
         candidates: &[Candidate],
     ) -> Result<RoundEnd, Interrupted> {
         let instruction = present::instruction(&self.content.instruction, self.content.params.as_ref());
         let messages = vec![
             Message::System { text: SUMMARISE.to_owned() },
-            Message::user(asked(&instruction, &record, room.record_bytes())),
+            Message::user(asked(&instruction, record, room.record_bytes())),
         ];
         let bytes = messages.iter().map(bytes_of).sum();
         let output_tokens = Some(SUMMARY_TOKENS_MAX);
