@@ -10,6 +10,7 @@ mod archive;
 mod call;
 mod canary;
 mod cli;
+mod code;
 mod console;
 mod crash;
 mod dependencies;

@@ -115,6 +115,12 @@ pub(crate) fn create(title: &str) -> Value {
     json!({ "repo": "acme/site", "title": title })
 }
 
+/// Returns an answer of a model that asks for a call with parameters of 45 000 bytes. Six of them exceed 80 % of the context.
+pub(crate) fn large(number: usize) -> LlmReply {
+    let (title, body) = (format!("Issue {number}"), "x".repeat(45_000));
+    calls(&[("github_create_issue", json!({ "repo": "acme/site", "title": title, "body": body }))])
+}
+
 /// Returns the kind, the tool and the status of each step.
 pub(crate) fn outline(steps: &[Value]) -> Vec<String> {
     let outline = |step: &Value| {

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use support::{Server, TOKEN};
+use support::{LlmReply, Server, TOKEN};
 
-use crate::world::{World, text};
+use crate::tasks::Tasks;
+use crate::world::{World, eventually, text};
 
 /// Makes three calls: a call that succeeds, a call that a scope rejects, and a call of a tool that does not exist.
 async fn some_calls(world: &World) -> Result<Vec<Value>> {
@@ -62,6 +63,46 @@ async fn metrics_count_calls_by_status_and_code_and_time_each_stage() -> Result<
 }
 
 #[tokio::test]
+async fn metrics_count_rounds_tokens_tasks_and_approvals() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare([LlmReply::says(&["Hello."])]);
+    tasks.run("Greet.").await?;
+    tasks.llm.prepare([LlmReply::json(400, &json!({ "error": { "message": "no" } }))]);
+    tasks.run("Greet again.").await?;
+    // A task that waits for an approval.
+    let gates = json!([{ "tools": ["github_create_issue"], "action": "ask" }]);
+    tasks.world.rebind(&tasks.github, &json!({ "gates": gates })).await?;
+    let create = json!({ "repo": "acme/site", "title": "Secret title" });
+    tasks.llm.prepare([LlmReply::calls(&[("github_create_issue", create)])]);
+    let id = tasks.begin(&json!({ "instruction": "Create an issue." })).await?;
+    eventually("the task waits", async || {
+        let (_, task) = tasks.api().get(&format!("/api/tasks/{id}")).await?;
+        Ok((task["status"] == "waiting").then_some(()))
+    })
+    .await?;
+    let (status, metrics) = tasks.api().get("/metrics").await?;
+    ensure!(status == 200, "{metrics}");
+    let metrics = text(&metrics);
+    for line in [
+        "monstrum_rounds_total{outcome=\"ok\"} 2",
+        "monstrum_rounds_total{outcome=\"rejected\"} 1",
+        "monstrum_round_first_token_seconds_count 2",
+        "monstrum_model_tokens_total{model=\"small\",direction=\"input\"} 18",
+        "monstrum_model_tokens_total{model=\"small\",direction=\"output\"} 6",
+        "monstrum_tasks_total{status=\"completed\",code=\"\"} 1",
+        "monstrum_tasks_total{status=\"failed\",code=\"model\"} 1",
+        "monstrum_tasks{status=\"waiting\"} 1",
+        "monstrum_tasks{status=\"running\"} 0",
+        "monstrum_approvals_pending{age=\"to_1m\"} 1",
+        "monstrum_approvals_pending{age=\"over_1d\"} 0",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "the metrics do not contain {line}:\n{metrics}");
+    }
+    assert!(!metrics.contains("acme") && !metrics.contains("Secret"), "{metrics}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn log_lines_are_json_by_setting_and_name_the_call() -> Result<()> {
     let server = Server::prepare(&["github"])?.argument("--log-format=json").variable("MONSTRUM_LOG", "debug");
     let mut world = World::on(server).await?;
@@ -108,8 +149,11 @@ fn taken(mut stream: TcpStream) -> Result<(String, Vec<u8>)> {
     }
 }
 
-#[tokio::test]
-async fn spans_of_a_call_are_exported_and_hold_no_secret() -> Result<()> {
+/// The requests that a collector receives, each with its head and body.
+type Batches = mpsc::Receiver<Result<(String, Vec<u8>)>>;
+
+/// Starts a collector. Returns the setting of the server with its address, and what it receives.
+fn collector() -> Result<(String, Batches)> {
     let collector = TcpListener::bind("127.0.0.1:0")?;
     let endpoint = format!("--otlp-endpoint=http://{}", collector.local_addr()?);
     let (sender, batches) = mpsc::channel();
@@ -120,13 +164,15 @@ async fn spans_of_a_call_are_exported_and_hold_no_secret() -> Result<()> {
             }
         }
     });
-    let mut world = World::on(Server::prepare(&["github"])?.argument(&endpoint)).await?;
-    some_calls(&world).await?;
-    // The server sends the last spans when it ends.
-    world.server.stop().await?;
-    let names =
-        ["monstrum", "call", "execute", "egress", "github_get_repo", "decision", "allow", "deny", "plugin.name"];
-    let holds = |sent: &[u8], text: &str| sent.windows(text.len()).any(|window| window == text.as_bytes());
+    Ok((endpoint, batches))
+}
+
+fn holds(sent: &[u8], text: &str) -> bool {
+    sent.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+/// Returns what the collector has received, which must have these names and none of these texts.
+fn exported(batches: &Batches, names: &[&str], never: &[&str]) -> Result<()> {
     let mut sent: Vec<u8> = Vec::new();
     loop {
         // The collector may still be processing data that the server has sent.
@@ -140,8 +186,42 @@ async fn spans_of_a_call_are_exported_and_hold_no_secret() -> Result<()> {
     for name in names {
         assert!(holds(&sent, name), "no span contains `{name}`");
     }
-    for never in [TOKEN, "acme/site", "other/x"] {
+    for never in never {
         assert!(!holds(&sent, never), "a span contains `{never}`");
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn spans_of_a_call_are_exported_and_hold_no_secret() -> Result<()> {
+    let (endpoint, batches) = collector()?;
+    let mut world = World::on(Server::prepare(&["github"])?.argument(&endpoint)).await?;
+    some_calls(&world).await?;
+    // The server sends the last spans when it ends.
+    world.server.stop().await?;
+    let names =
+        ["monstrum", "call", "execute", "egress", "github_get_repo", "decision", "allow", "deny", "plugin.name"];
+    exported(&batches, &names, &[TOKEN, "acme/site", "other/x"])
+}
+
+#[tokio::test]
+async fn spans_of_a_task_have_the_names_of_opentelemetry_and_no_content() -> Result<()> {
+    let (endpoint, batches) = collector()?;
+    let mut tasks = Tasks::on(Server::prepare(&["github"])?.argument(&endpoint)).await?;
+    let list = json!({ "repo": "acme/site" });
+    tasks.llm.prepare([LlmReply::calls(&[("github_list_issues", list)]), LlmReply::says(&["Spoken answer."])]);
+    tasks.run("Written instruction.").await?;
+    tasks.world.server.stop().await?;
+    let names = [
+        "invoke_agent",
+        "chat small",
+        "execute_tool github_list_issues",
+        "gen_ai.operation.name",
+        "gen_ai.request.model",
+        "gen_ai.response.finish_reasons",
+        "tool_calls",
+        "gen_ai.usage.input_tokens",
+        "gen_ai.usage.output_tokens",
+    ];
+    exported(&batches, &names, &["acme/site", "Spoken answer", "Written instruction"])
 }

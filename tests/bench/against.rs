@@ -104,7 +104,8 @@ impl Against {
             | Part::Audit
             | Part::Sandbox
             | Part::Changes
-            | Part::Console => programs::measure(part, builds, rounds, self.seconds).await,
+            | Part::Console
+            | Part::Models => programs::measure(part, builds, rounds, self.seconds).await,
         }
     }
 }

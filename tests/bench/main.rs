@@ -28,6 +28,7 @@ mod load;
 mod machine;
 mod many;
 mod mcp;
+mod models;
 mod neighbours;
 mod postgres;
 mod process;
@@ -145,6 +146,8 @@ enum Part {
     Postgres,
     /// The pages of the console
     Console,
+    /// Streams of models, steps of tasks, and waiting tasks
+    Models,
 }
 
 impl Part {
@@ -243,6 +246,7 @@ async fn measure(part: Part, rounds: usize, seconds: u64, has_browser: bool, mac
         Part::Sandbox => "sandboxes",
         Part::Postgres => "hosts on PostgreSQL",
         Part::Console => "the console",
+        Part::Models => "models and tasks",
     };
     println!("  {title} …");
     match part {
@@ -263,6 +267,7 @@ async fn measure(part: Part, rounds: usize, seconds: u64, has_browser: bool, mac
         Part::Sandbox => sandboxes::measure(rounds).await,
         Part::Postgres => postgres::measure(rounds, seconds).await,
         Part::Console => console::measure(rounds, seconds, machine, has_browser).await,
+        Part::Models => models::measure(rounds).await,
     }
 }
 

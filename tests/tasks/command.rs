@@ -47,7 +47,8 @@ async fn a_task_is_run_watched_shown_and_listed() -> Result<()> {
 async fn a_task_is_run_with_fewer_tools() -> Result<()> {
     let tasks = Tasks::start().await?;
     tasks.llm.prepare([calls(&[("github_list_issues", list())]), LlmReply::says(&["I may not."])]);
-    let command = ["task", "run", "tester", "Look.", "--allowed-tools", "github_get_*,github_add_*", "--watch"];
+    let command =
+        ["task", "run", "tester", "Look.", "--allow-tool", "github_get_*", "--allow-tool", "github_add_*", "--watch"];
     let run = tasks.world.server.command(&command).await?;
     let (out, told) = (String::from_utf8(run.stdout)?, String::from_utf8(run.stderr)?);
     ensure!(run.status.success(), "{out}\n{told}");
@@ -64,5 +65,30 @@ async fn a_task_that_fails_has_an_exit_code() -> Result<()> {
     let run = tasks.world.server.command(&["task", "run", "tester", "Fail.", "--watch"]).await?;
     let told = String::from_utf8(run.stderr)?;
     assert!(!run.status.success() && told.contains("failed: model"), "{told}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_task_is_run_with_labels_and_a_schema() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let server = &tasks.world.server;
+    let schema = server.home().join("count.json");
+    std::fs::write(
+        &schema,
+        r#"{"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}"#,
+    )?;
+    tasks.llm.prepare([LlmReply::says(&["Three."]), LlmReply::says(&["{\"count\": 3}"])]);
+    let from_file = format!("@{}", schema.display());
+    let command = ["task", "run", "tester", "Count.", "--label", "untrusted", "--label", "mail", "--output-schema"];
+    let run = server.command(&[&command[..], &[&from_file, "--watch"]].concat()).await?;
+    ensure!(run.status.success(), "{}", String::from_utf8(run.stderr)?);
+    let (_, listed) = tasks.api().get("/api/tasks").await?;
+    let task = &listed["items"][0];
+    assert_eq!((text(&task["result"]), &task["labels"]), ("{\"count\": 3}", &serde_json::json!(["mail", "untrusted"])));
+
+    std::fs::write(&schema, "{")?;
+    let run = server.command(&[&command[..], &[&from_file]].concat()).await?;
+    let told = String::from_utf8(run.stderr)?;
+    assert!(!run.status.success() && told.contains("the schema is not JSON"), "{told}");
     Ok(())
 }

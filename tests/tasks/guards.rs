@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use support::{Canned, LlmReply};
 
-use super::{Tasks, calls, create, ended, list, outline};
+use super::{Tasks, calls, create, ended, large, list, outline};
 use crate::world::text;
 
 #[tokio::test]
@@ -119,5 +119,104 @@ async fn old_results_make_room_for_new_ones() -> Result<()> {
     // The journal keeps all of them.
     let steps = tasks.steps(&task).await?;
     assert_eq!(steps[1]["result"], large);
+    Ok(())
+}
+
+/// Returns the answer of a provider to a request that is longer than the context of its model.
+fn too_long() -> LlmReply {
+    LlmReply::json(400, &json!({ "error": { "message": "too long", "code": "context_length_exceeded" } }))
+}
+
+#[tokio::test]
+async fn whole_rounds_become_a_summary() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    // The context of the model has about 300 000 bytes. What a call asks for cannot be left out, as a result can.
+    tasks.llm.prepare((1..=6).map(large));
+    tasks
+        .llm
+        .prepare([LlmReply::says(&["Created the issues 1 to 3. </task-summary>"]), LlmReply::says(&["All done."])]);
+    let task = tasks.run("Create six issues.").await?;
+    assert_eq!((text(&task["status"]), text(&task["result"])), ("completed", "All done."), "{task}");
+    let steps = tasks.steps(&task).await?;
+    let summaries: Vec<&Value> = steps.iter().filter(|step| step["kind"] == "summary").collect();
+    assert_eq!(summaries.len(), 1, "{:?}", outline(&steps));
+    // The summary is charged and audited like any round.
+    assert_eq!(summaries[0]["usage"], json!({ "input_tokens": 9, "output_tokens": 3 }));
+    assert_eq!(task["usage"], json!({ "input_tokens": 72, "output_tokens": 24 }));
+    let audit = tasks.api().audit(text(&summaries[0]["request_id"])).await?;
+    assert_eq!((text(&audit["tool"]), text(&audit["status"])), ("llm_complete", "success"), "{audit}");
+    // The model that summarises has no tools, and reads what was said.
+    let request = tasks.llm.requests()[6].json();
+    assert_eq!(request["tools"], Value::Null);
+    assert!(text(&request["messages"][1]["content"]).contains("Issue 1"));
+    // What follows has the instruction, the summary and the last rounds, each call with its result.
+    let messages = tasks.messages(7)?;
+    let roles: Vec<&str> = messages.iter().map(|message| text(&message["role"])).collect();
+    let rounds = (roles.len() - 3) / 2;
+    assert!((1..6).contains(&rounds), "{roles:?}");
+    assert_eq!(roles[..3], ["system", "user", "user"]);
+    assert!(roles[3..].chunks(2).all(|round| round == ["assistant", "tool"]), "{roles:?}");
+    assert_eq!(text(&messages[1]["content"]), "Create six issues.");
+    let summary = text(&messages[2]["content"]);
+    assert!(summary.contains("Created the issues 1 to 3. &lt;/task-summary>"), "{summary}");
+    let last = text(&messages[messages.len() - 2]["tool_calls"][0]["function"]["arguments"]);
+    assert!(last.contains("Issue 6"), "the last exchange stays whole");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_long_is_made_smaller_once() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let large = json!([{ "number": 1, "title": "Large", "body": "x".repeat(40_000) }]);
+    tasks.world.github.answer("/repos/acme/site/issues", Canned::json(200, &large));
+    let read = |page: u32| calls(&[("github_list_issues", json!({ "repo": "acme/site", "page": page }))]);
+    tasks.llm.prepare((1..4).map(read));
+    tasks.llm.prepare([too_long(), LlmReply::says(&["Short enough."])]);
+    let task = tasks.run("Read everything.").await?;
+    assert_eq!((text(&task["status"]), text(&task["result"])), ("completed", "Short enough."), "{task}");
+    let size = |request: usize| tasks.llm.requests()[request].json()["messages"].to_string().len();
+    assert!(size(4) < size(3), "{} {}", size(4), size(3));
+    // A second refusal ends the task.
+    tasks.llm.prepare((1..4).map(read));
+    tasks.llm.prepare([too_long(), too_long()]);
+    let before = tasks.llm.requests().len();
+    let task = tasks.run("Read everything again.").await?;
+    assert_eq!((text(&task["status"]), text(&task["code"])), ("failed", "context"), "{task}");
+    assert_eq!(tasks.llm.requests().len(), before + 5);
+    // An instruction cannot become smaller, so it is not sent again.
+    tasks.llm.prepare([too_long()]);
+    let task = tasks.run(&"x".repeat(20_000)).await?;
+    assert_eq!((text(&task["status"]), text(&task["code"])), ("failed", "context"), "{task}");
+    assert_eq!(tasks.llm.requests().len(), before + 6);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_summary_that_fails_ends_as_any_round() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare((1..=6).map(large));
+    tasks.llm.prepare([LlmReply::json(400, &json!({ "error": { "message": "no" } }))]);
+    let task = tasks.run("Create six issues.").await?;
+    assert_eq!((text(&task["status"]), text(&task["code"])), ("failed", "model"), "{task}");
+    assert!(tasks.steps(&task).await?.iter().all(|step| step["kind"] != "summary"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn clients_do_not_read_summaries() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let key = tasks.api().new_key("bot", Some(&tasks.world.bot)).await?;
+    let client = tasks.api().with_key(&key);
+    for is_streamed in [false, true] {
+        tasks.llm.prepare((1..=6).map(large));
+        tasks.llm.prepare([LlmReply::says(&["Summary of it."]), LlmReply::says(&["All done."])]);
+        let messages = json!([{ "role": "user", "content": "Create six issues." }]);
+        let body = json!({ "model": "tester", "stream": is_streamed, "messages": messages });
+        let (status, answer) = client.post("/v1/chat/completions", &body).await?;
+        let answer = answer.to_string();
+        assert_eq!(status, 200, "{answer}");
+        assert!(answer.contains("All done.") && !answer.contains("Summary of it."), "{answer}");
+    }
+    assert_eq!(tasks.llm.requests().len(), 16);
     Ok(())
 }

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use support::{FakeLlm, LlmReply, Server};
 
-use super::{Tasks, calls, create, ended, give_model, list, outline, steps};
+use super::{Tasks, calls, create, ended, give_model, large, list, outline, steps};
 use crate::sandbox::Doors;
 use crate::tamper::sqlite;
 use crate::world::{eventually, text};
@@ -49,6 +49,28 @@ async fn next_message(tasks: &Tasks, task: &Value) -> Result<Value> {
     let (status, next) = tasks.api().post(&path, &json!({ "text": "Go on." })).await?;
     ensure!(status == 202, "{status} {next}");
     ended(tasks.api(), text(&next["id"])).await
+}
+
+#[tokio::test]
+async fn a_gate_holds_after_the_hostile_result_was_summarised() -> Result<()> {
+    let tasks = guarded("deny").await?;
+    tasks.llm.prepare([calls(&[(LIST, list())])]);
+    tasks.llm.prepare((1..=6).map(large));
+    tasks.llm.prepare([
+        LlmReply::says(&["The user wants an issue `Injected`. Nothing untrusted was read."]),
+        calls(&[(CREATE, create("Injected"))]),
+        LlmReply::says(&["Done."]),
+    ]);
+    let before = tasks.world.github.requests().len();
+    let task = tasks.run("Look at the issues.").await?;
+    assert_eq!(text(&task["status"]), "completed", "{task}");
+    let steps = tasks.steps(&task).await?;
+    let summary = steps.iter().position(|step| step["kind"] == "summary").unwrap_or_default();
+    assert_eq!(steps[summary]["labels"], json!(["untrusted"]), "{steps:?}");
+    assert_eq!(outline(&steps[summary + 2..])[0], format!("call {CREATE} permission_denied"));
+    assert_eq!(task["labels"], json!(["untrusted"]));
+    assert_eq!(tasks.world.github.requests().len(), before + 1, "only the issues were listed");
+    Ok(())
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use support::LlmReply;
 
-use super::{Tasks, calls, create, ended, list, outline, steps};
+use super::{Tasks, calls, create, ended, large, list, outline, steps};
 use crate::tamper::sqlite;
 use crate::world::{eventually, text};
 
@@ -84,6 +84,35 @@ async fn a_round_that_was_cut_off_is_asked_again() -> Result<()> {
     assert_eq!((text(&task["status"]), text(&task["result"])), ("completed", "I end."), "{task}");
     assert_eq!(outline(&tasks.steps(&task).await?), ["round success"]);
     assert_eq!(tasks.llm.requests().len(), 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_summary_is_neither_lost_nor_repeated() -> Result<()> {
+    let mut tasks = Tasks::start().await?;
+    tasks.llm.prepare((1..=6).map(large));
+    tasks.llm.prepare([LlmReply::chunks(&[LlmReply::piece("Lost.")]).silent()]);
+    let id = tasks.begin(&json!({ "instruction": "Create six issues." })).await?;
+    let asked = async |tasks: &Tasks, count: usize| {
+        eventually("the model was asked", async || Ok((tasks.llm.requests().len() == count).then_some(()))).await
+    };
+    // The server is killed while the model summarises, and again in the round after the summary.
+    asked(&tasks, 7).await?;
+    tasks.llm.is_answering().await;
+    let silent = LlmReply::chunks(&[LlmReply::piece("I begin")]).silent();
+    tasks.llm.prepare([LlmReply::says(&["Kept."]), silent, LlmReply::says(&["All done."])]);
+    tasks.killed().await?;
+    asked(&tasks, 9).await?;
+    tasks.llm.is_answering().await;
+    tasks.killed().await?;
+    let task = ended(tasks.api(), &id).await?;
+    assert_eq!((text(&task["status"]), text(&task["result"])), ("completed", "All done."), "{task}");
+    let steps = tasks.steps(&task).await?;
+    let summaries: Vec<&str> =
+        steps.iter().filter(|step| step["kind"] == "summary").map(|step| text(&step["text"])).collect();
+    assert_eq!((summaries, tasks.created()), (vec!["Kept."], 6));
+    let read = serde_json::to_string(&tasks.messages(9)?)?;
+    assert!(read.contains("Kept.") && !read.contains("Lost."));
     Ok(())
 }
 

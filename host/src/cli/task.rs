@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::client::{Client, NOT_MONSTRUM, NotFollowed};
 use super::failure::Failure;
+use super::fields::Text;
 use super::logs::Events;
 use super::names::{self, Noun};
 use super::{Options, output};
@@ -20,7 +21,8 @@ Examples:
   monstrum task run triage 'Label the new issues of acme/site' --watch
   monstrum task run triage 'And now the pull requests' --session 01998a3c-… --watch
   monstrum task run triage 'Label the new issues' --steps 20 --wall-s 600 --json
-  monstrum task run triage 'Which issues are new?' --allowed-tools 'github_list_*,github_get_*' --watch
+  monstrum task run triage 'Which issues are new?' --allow-tool 'github_list_*' --allow-tool 'github_get_*'
+  monstrum task run triage 'Count the new issues' --label untrusted --output-schema @count.json
 
 Without --watch, the command prints the task and does not wait for its end. With --watch, it prints the texts of the model
 as they arrive and each call as it ends; the exit code is 0 if the task is completed, and 1 otherwise. Ctrl-C ends the
@@ -89,9 +91,15 @@ pub(super) struct Run {
     /// Continue this session
     #[arg(long, value_name = "ID")]
     session: Option<SessionId>,
-    /// Globs for the names of the tools that the task may use, separated by commas [default: all tools of the bot]
-    #[arg(long, value_name = "GLOBS", value_delimiter = ',')]
-    allowed_tools: Option<Vec<String>>,
+    /// A glob for the names of tools that the task may use; can be repeated [default: all tools of the bot]
+    #[arg(long = "allow-tool", alias = "allowed-tools", value_name = "GLOB", value_delimiter = ',')]
+    allow_tool: Option<Vec<String>>,
+    /// A label of what the instruction comes from, such as untrusted; can be repeated
+    #[arg(long = "label", value_name = "LABEL")]
+    labels: Vec<String>,
+    /// The JSON Schema of the result, or @FILE for a file that contains it
+    #[arg(long, value_name = "SCHEMA")]
+    output_schema: Option<Text>,
     /// The maximum number of steps [default: 50]
     #[arg(long, value_name = "N")]
     steps: Option<u32>,
@@ -139,12 +147,15 @@ impl Task {
 
 impl Run {
     async fn start(self, client: &Client, is_json: bool) -> Result<ExitCode, Failure> {
-        let Run { bot, instruction, params, session, allowed_tools, steps, tokens, wall_s, watch } = self;
+        let Run { bot, instruction, params, session, allow_tool, labels, output_schema, steps, tokens, wall_s, watch } =
+            self;
+        let output_schema = output_schema.map(|schema| parsed_schema(&schema.read()?)).transpose()?;
         let bot = names::id(client, Noun::Bot, &bot).await?;
         let limits = json!({ "steps": steps, "tokens": tokens, "wall_s": wall_s });
-        let narrow = allowed_tools.map(|tools| json!({ "allowed_tools": tools }));
+        let narrow = allow_tool.map(|tools| json!({ "allowed_tools": tools }));
         let body = json!({
             "instruction": instruction, "params": params, "session_id": session, "narrow": narrow, "limits": limits,
+            "labels": labels, "output_schema": output_schema,
         });
         let task = client.post(&["api", "bots", &bot, "tasks"], Some(&body)).await?;
         let id = names::text(&task, "id")?;
@@ -164,6 +175,11 @@ impl Run {
 
 fn json_value(text: &str) -> Result<Value, serde_json::Error> {
     serde_json::from_str(text)
+}
+
+fn parsed_schema(text: &str) -> Result<Value, Failure> {
+    let hint = "use --output-schema with a JSON Schema, or with @FILE";
+    serde_json::from_str(text).map_err(|error| Failure::of("the schema is not JSON", &error, hint))
 }
 
 /// Prints what happens in a task until it ends. After a lost connection, continues after the last step.
@@ -252,6 +268,11 @@ impl Watched {
                 }
                 self.end_line()
             }
+            "step" if data["kind"] == "summary" => {
+                self.end_line()?;
+                output::note("… summarised earlier steps, to make room");
+                Ok(())
+            }
             "step" => {
                 self.end_line()?;
                 output::line(call(data))
@@ -336,7 +357,7 @@ async fn show(client: &Client, id: TaskId, is_json: bool) -> Result<(), Failure>
     output::given_fields(&task, &FIELDS)?;
     let row = |step: &Value| {
         let status = if step["status"].is_null() { "running".to_owned() } else { output::cell(&step["status"]) };
-        let what = if step["kind"] == "round" { &step["text"] } else { &step["params"] };
+        let what = if step["kind"] == "call" { &step["params"] } else { &step["text"] };
         let what: String = output::cell(what).chars().take(80).collect();
         vec![output::cell(&step["sequence"]), output::cell(&step["kind"]), output::cell(&step["tool"]), status, what]
     };

@@ -37,7 +37,7 @@ pub(super) async fn metrics(app: Host, reader: Reader) -> Result<Response, Probl
     if let Reader::Key(caller) = reader {
         caller.operator()?;
     }
-    app.measure();
+    app.measure().await;
     let mut response = recorder::render().into_response();
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);

@@ -45,6 +45,7 @@ pub(super) fn exporter(endpoint: &str) -> Result<(Exporter, BoxedLayer), Failure
     let tracer = provider.tracer("monstrum");
     // Only spans of the host are exported, because spans of libraries could contain transferred data.
     let own = Targets::new()
+        .with_target("monstrum_agent", LevelFilter::DEBUG)
         .with_target("monstrum_core", LevelFilter::DEBUG)
         .with_target("monstrum_host", LevelFilter::DEBUG);
     let layer = tracing_opentelemetry::layer().with_tracer(tracer).with_filter(own).boxed();

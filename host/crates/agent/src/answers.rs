@@ -169,6 +169,8 @@ impl Answering {
                 TaskEvent::Delta(delta) if delta.channel == RoundChannel::Text => {
                     self.pieces.delta(delta.step, &delta.text)
                 }
+                // A summary is for the model.
+                TaskEvent::Step(step) if step.kind == journal::SUMMARY_KIND => None,
                 TaskEvent::Step(step) => match &step.text {
                     Some(text) => self.pieces.whole(step.sequence, text)?,
                     None => None,

@@ -179,7 +179,13 @@ pub struct RoundContent {
     /// The positions of the calls that the client of the task is to run. The task ends with such a round.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub client_calls: Vec<usize>,
+    /// The last round that the text summarises, if the round was asked for a summary; 0 for the earlier tasks alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary_through: Option<i64>,
 }
+
+/// What kind a step with a round is for callers: a summary is a round of its own kind.
+pub const SUMMARY_KIND: &str = "summary";
 
 /// The content of a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -213,6 +219,8 @@ pub struct StepOutcome {
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepContent {
     Round(Box<RoundContent>),
+    /// A round that was asked for a summary. Its text is no text of the task.
+    Summary(Box<RoundContent>),
     Call(Box<CallContent>),
 }
 
@@ -331,7 +339,10 @@ pub fn seal_step(vault: &Vault, row: &TaskStepRow, content: &impl Serialize) -> 
 pub fn open_step(vault: &Vault, row: &TaskStepRow) -> Result<StepContent, JournalError> {
     let place = place_of_row(row);
     Ok(match row.kind {
-        TaskStepKind::Round => StepContent::Round(opened(vault, &row.sealed, place)?),
+        TaskStepKind::Round => {
+            let round: Box<RoundContent> = opened(vault, &row.sealed, place)?;
+            if round.summary_through.is_some() { StepContent::Summary(round) } else { StepContent::Round(round) }
+        }
         TaskStepKind::Call => StepContent::Call(opened(vault, &row.sealed, place)?),
     })
 }

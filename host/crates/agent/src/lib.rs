@@ -33,8 +33,10 @@ mod runner;
 pub mod schedules;
 mod sessions;
 mod shown;
+mod spans;
 mod started;
 mod state;
+mod summaries;
 mod tasks;
 mod waits;
 

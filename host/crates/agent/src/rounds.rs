@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::client_tools::{self, Divided};
-use crate::compact::{bytes_of, compacted, has_omitted};
+use crate::compact::{Conversation, Room, bytes_of, has_omitted};
 use crate::journal::{self, CallContent, RoundContent, StepContent, StepOutcome};
 use crate::output;
 use crate::own_tools;
@@ -64,14 +64,25 @@ impl Offered {
 }
 
 /// The answer of a model, and the call that asked for it.
-struct Answered {
-    request_id: RequestId,
-    started_at: UtcMillis,
-    answer: RoundAnswer,
+pub(crate) struct Answered {
+    pub(crate) request_id: RequestId,
+    pub(crate) started_at: UtcMillis,
+    pub(crate) answer: RoundAnswer,
+}
+
+/// For what a model is asked.
+#[derive(Clone, Copy)]
+pub(crate) struct Asking<'a> {
+    /// The position of the round.
+    pub(crate) step: i64,
+    /// The labels of what the model reads.
+    pub(crate) labels: &'a Labels,
+    /// Whether listeners hear the text while it arrives.
+    pub(crate) is_heard: bool,
 }
 
 /// Why no model answered.
-enum NoAnswer {
+pub(crate) enum NoAnswer {
     Ending(Ending),
     Stopped,
 }
@@ -95,24 +106,37 @@ impl TaskTurn<'_> {
         let context_tokens = candidates.first().map_or(u64::MAX, |first| first.model.context_tokens);
         let mut tools = if is_last { Vec::new() } else { self.tools_of_round(&offered, context_tokens) };
         let tools_bytes: usize = tools.iter().map(size).sum();
-        let messages = self.messages(state, is_last).await?;
-        let messages = compacted(messages, state.earlier(), tools_bytes, context_tokens);
-        if !is_last && (state.has_long_results() || has_omitted(&messages)) {
+        let mut conversation = self.whole_conversation(state, is_last).await?;
+        let room = Room::new(context_tokens, state.refused());
+        if let Some(through) = conversation.shorten(tools_bytes, room) {
+            let record = conversation.take_through(through);
+            if !is_last {
+                return self.summarise(state, &record, (through, room), &candidates).await;
+            }
+            conversation.summary = Some(Message::user(present::summary(present::NO_SUMMARY)));
+        }
+        let bytes = conversation.bytes().saturating_add(tools_bytes);
+        let messages = conversation.into_messages();
+        if !is_last && (state.has_long_results() || state.has_summary() || has_omitted(&messages)) {
             tools.push(own_tools::read_result());
         }
+        // A request that is not smaller than one that was too long is not sent.
+        if state.refusals() > 0 && state.refused().is_some_and(|refused| bytes >= refused) {
+            return Ok(RoundEnd::Ends(Ending::Failed(TaskCode::Context, present::TOO_LONG.to_owned())));
+        }
         let request = RoundRequest { messages, tools, output_tokens: self.output_tokens(), options: self.options() };
-        let answered = match self.ask(&request, &candidates, (state.next_sequence(), state.labels())).await? {
+        let asking = Asking { step: state.next_sequence(), labels: state.labels(), is_heard: true };
+        let answered = match self.ask(&request, &candidates, asking).await? {
             Ok(answered) => answered,
-            Err(NoAnswer::Ending(ending)) => return Ok(RoundEnd::Ends(ending)),
-            Err(NoAnswer::Stopped) => return Ok(RoundEnd::Stopped),
+            Err(no_answer) => return Ok(ended_without(state, no_answer, bytes)),
         };
         // One step is this round, and one is for the answer.
         let calls_max = usize::try_from(left.saturating_sub(2)).unwrap_or(usize::MAX);
         self.record(state, answered, &offered, (!is_last, calls_max)).await
     }
 
-    /// Returns the messages of a request.
-    async fn messages(&self, state: &State, is_last: bool) -> Result<Vec<Message>, Interrupted> {
+    /// Returns what the model is asked, before it is shortened.
+    async fn whole_conversation(&self, state: &State, is_last: bool) -> Result<Conversation, Interrupted> {
         let app = &self.runner.app;
         let bot = app.policy.load().bot(self.row.workspace_id, self.row.bot_id).cloned();
         let Some(bot) = bot else { return Err(Interrupted::Gone) };
@@ -121,13 +145,9 @@ impl TaskTurn<'_> {
         let form = self.content.output_schema.as_ref().map(output::rule);
         let parts = own.into_iter().chain([present::RULES.to_owned()]).chain(form);
         let text = parts.collect::<Vec<_>>().join("\n\n");
-        let mut messages = Vec::with_capacity(state.messages().len() + 2);
-        messages.push(Message::System { text: self.with_instructions(text) });
-        messages.extend_from_slice(state.messages());
-        if is_last {
-            messages.push(Message::user(present::LAST_STEP));
-        }
-        Ok(messages)
+        let system = Message::System { text: self.with_instructions(text) };
+        let last = is_last.then(|| Message::user(present::LAST_STEP));
+        Ok(state.conversation(system, last))
     }
 
     /// Returns the tools that the bot has now, by name.
@@ -158,18 +178,18 @@ impl TaskTurn<'_> {
     }
 
     /// Asks the models in their order, until one answers.
-    async fn ask(
+    pub(crate) async fn ask(
         &self,
         request: &RoundRequest,
         candidates: &[Candidate],
-        (step, labels): (i64, &Labels),
+        asking: Asking<'_>,
     ) -> Result<Result<Answered, NoAnswer>, Interrupted> {
         let mut last = NoAnswer::Ending(Ending::Failed(TaskCode::Model, "the bot has no model".to_owned()));
         for candidate in candidates {
             if self.stops() {
                 return Ok(Err(NoAnswer::Stopped));
             }
-            let (exchange, outcome, request_id, started_at) = self.exchange(request, candidate, (step, labels)).await?;
+            let (exchange, outcome, request_id, started_at) = self.exchange(request, candidate, asking).await?;
             if let Some(answer) = exchange.answer() {
                 return Ok(Ok(Answered { request_id, started_at, answer: answer.clone() }));
             }
@@ -191,13 +211,13 @@ impl TaskTurn<'_> {
         &self,
         request: &RoundRequest,
         candidate: &Candidate,
-        (step, labels): (i64, &Labels),
+        Asking { step, labels, is_heard }: Asking<'_>,
     ) -> Result<(Arc<RoundExchange>, CallOutcome, RequestId, UtcMillis), Interrupted> {
         let app = &self.runner.app;
         let (request_id, started_at) = (RequestId::new(), app.clock.now());
         let (sender, mut pieces) = mpsc::channel(DELTAS_WAITING_MAX);
         // A round without listeners has no channel for its text, so another model can be tried after it breaks.
-        let deltas = self.live.has_listeners().then_some(sender);
+        let deltas = (is_heard && self.live.has_listeners()).then_some(sender);
         let model = (candidate.model.id.as_str(), candidate.model.output_tokens);
         let exchange = Arc::new(RoundExchange::new(request.clone(), model, deltas));
         let params = Value::Object(exchange.params().clone());
@@ -263,6 +283,7 @@ impl TaskTurn<'_> {
             message: answer.message,
             labels: state.labels().clone(),
             client_calls: of_client,
+            summary_through: None,
         };
         let now = app.clock.now();
         let first = state.next_sequence();
@@ -344,6 +365,15 @@ impl TaskTurn<'_> {
             ended_at: None,
             sealed: String::new(),
         }
+    }
+}
+
+/// Returns what follows a round of this size without an answer. One that was too long is tried once more, and smaller.
+pub(crate) fn ended_without(state: &mut State, no_answer: NoAnswer, bytes: usize) -> RoundEnd {
+    match no_answer {
+        NoAnswer::Ending(Ending::Failed(TaskCode::Context, _)) if state.was_refused(bytes) => RoundEnd::Goes,
+        NoAnswer::Ending(ending) => RoundEnd::Ends(ending),
+        NoAnswer::Stopped => RoundEnd::Stopped,
     }
 }
 

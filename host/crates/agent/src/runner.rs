@@ -13,6 +13,7 @@ use monstrum_core::call_types::call_secrets::SharedRedactors;
 use monstrum_core::call_types::incoming::{Attachments, CallerKey, IncomingCall};
 use monstrum_core::call_types::task_step::TaskOfCall;
 use monstrum_core::events::{self, EventLinks, EventType, NewEvent};
+use monstrum_core::meters;
 use monstrum_engine::{Handler, Turn, TurnError, TurnOutcome};
 use monstrum_llm::Message;
 use monstrum_manifest::Effect;
@@ -22,6 +23,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::calls::ended;
 use crate::journal::{self, JournalError, StepOutcome, TaskContent};
@@ -30,6 +32,7 @@ use crate::live::{LiveTask, LiveTasks};
 use crate::places::{PlaceOfTask, Places};
 use crate::present;
 use crate::rounds::RoundEnd;
+use crate::spans::of_task;
 use crate::state::State;
 use crate::waits::Waits;
 
@@ -239,7 +242,7 @@ impl Runner {
             task.stops_for(Stop::Cancelled);
         }
         let ended = tokio::select! {
-            ended = task.run() => ended,
+            ended = task.run().instrument(of_task(row)) => ended,
             never = task.watch() => match never {},
         };
         Ok(match task.closed(ended).await? {
@@ -265,6 +268,7 @@ impl Runner {
     /// Writes the end of a task.
     async fn end(&self, turn: &Turn, row: &TaskRow, (ending, labels): Ended) -> Result<AfterTurn, Interrupted> {
         let (app, now) = (&self.app, self.app.clock.now());
+        let code_word = if let Ending::Failed(code, _) = &ending { code.as_str() } else { "" };
         let (status, event_type, code) = match &ending {
             Ending::Completed(_) => (TaskStatus::Completed, EventType::TaskCompleted, None),
             Ending::Failed(code, _) => (TaskStatus::Failed, EventType::TaskFailed, Some(code.as_str().to_owned())),
@@ -305,7 +309,9 @@ impl Runner {
             Err(_) => row.sealed.clone(),
         };
         let end = TaskEnd { task_id: row.id, status, code, ended_at: now, sealed };
-        Ok(app.store.end_task(turn.claim(), &end, &event).await?)
+        let after = app.store.end_task(turn.claim(), &end, &event).await?;
+        meters::task_ended(status.as_str(), code_word);
+        Ok(after)
     }
 }
 

@@ -49,7 +49,10 @@ impl Tasks {
             ended_at: row.ended_at,
         };
         match content {
-            StepContent::Round(round) => {
+            StepContent::Round(round) | StepContent::Summary(round) => {
+                if round.summary_through.is_some() {
+                    step.kind = journal::SUMMARY_KIND.to_owned();
+                }
                 step.labels = round.labels.names();
                 step.text = Some(round.message.text);
                 (step.model, step.usage) = (Some(round.model), Some(round.usage));

@@ -6,6 +6,7 @@ use monstrum_manifest::Effect;
 use monstrum_store::TaskStepRow;
 use monstrum_types::{Labels, RequestId};
 
+use crate::compact::{Conversation, Round};
 use crate::guards::{EndedCall, Guards, Verdict};
 use crate::journal::{CallContent, RoundContent, StepContent, StepOutcome};
 use crate::present::{self, Shown};
@@ -38,6 +39,13 @@ pub(crate) struct State {
     messages: Vec<Message>,
     /// The number of messages of earlier tasks, which precede the instruction.
     earlier: usize,
+    /// The position of each round, and of its first message in `messages`.
+    rounds: Vec<(i64, usize)>,
+    /// The newest summary: its text, and the last round that it has in it.
+    summary: Option<(String, i64)>,
+    /// The size of the last request that was too long for the model, and the number of such requests in a row.
+    refused: Option<usize>,
+    refusals: u32,
     /// The calls of the last round, in the order in which the model asked for them, each with its result.
     calls: Vec<(PlannedCall, Option<StepOutcome>)>,
     /// What the model reads after the results of the last round.
@@ -82,7 +90,8 @@ impl State {
     pub(crate) fn add(&mut self, row: TaskStepRow, content: StepContent) {
         self.last_sequence = row.sequence;
         match content {
-            StepContent::Round(round) => self.add_round(*round),
+            StepContent::Round(round) => self.add_round(row.sequence, *round),
+            StepContent::Summary(round) => self.add_summary(*round),
             StepContent::Call(content) => {
                 let outcome = content.outcome.clone();
                 self.used_steps += u32::from(row.request_id.is_some());
@@ -91,11 +100,9 @@ impl State {
         }
     }
 
-    fn add_round(&mut self, round: RoundContent) {
-        self.close_round();
-        self.used_steps += 1;
-        self.usage.input_tokens = self.usage.input_tokens.saturating_add(round.usage.input_tokens);
-        self.usage.output_tokens = self.usage.output_tokens.saturating_add(round.usage.output_tokens);
+    fn add_round(&mut self, sequence: i64, round: RoundContent) {
+        self.count(&round);
+        self.refusals = 0;
         self.malformed = malformed_in_a_row(self.malformed, round.is_malformed);
         self.misfits += u32::from(round.is_misfit);
         self.is_misfit = round.is_misfit;
@@ -105,8 +112,22 @@ impl State {
         self.said_bytes = self.said_bytes.saturating_add(round.message.text.len());
         self.answer = is_last.then(|| round.message.text.clone());
         self.note = round.note;
-        self.labels.add(&round.labels);
+        self.rounds.push((sequence, self.messages.len()));
         self.messages.push(Message::Assistant(round.message));
+    }
+
+    fn add_summary(&mut self, round: RoundContent) {
+        self.count(&round);
+        self.summary = round.summary_through.map(|through| (round.message.text, through));
+    }
+
+    /// Counts what every round uses. The round follows the results of the one before it.
+    fn count(&mut self, round: &RoundContent) {
+        self.close_round();
+        self.used_steps += 1;
+        self.usage.input_tokens = self.usage.input_tokens.saturating_add(round.usage.input_tokens);
+        self.usage.output_tokens = self.usage.output_tokens.saturating_add(round.usage.output_tokens);
+        self.labels.add(&round.labels);
     }
 
     /// Records the end of a call.
@@ -185,16 +206,55 @@ impl State {
         labels
     }
 
-    /// Returns the conversation.
+    /// Returns what the model is asked: the conversation between the system prompt and the last note. What was summarised is
+    /// left out.
     #[must_use]
-    pub(crate) fn messages(&self) -> &[Message] {
-        &self.messages
+    pub(crate) fn conversation(&self, system: Message, last: Option<Message>) -> Conversation {
+        let first = self.rounds.first().map_or(self.messages.len(), |(_, first)| *first);
+        let (before, _) = self.messages.split_at(first);
+        let (earlier, instruction) = before.split_at(self.earlier.min(first));
+        let through = self.summary.as_ref().map_or(-1, |(_, through)| *through);
+        let ends = self.rounds.iter().skip(1).map(|(_, first)| *first).chain([self.messages.len()]);
+        let rounds = self.rounds.iter().zip(ends).filter(|((sequence, _), _)| *sequence > through);
+        let round = |(&(sequence, first), end): (&(i64, usize), usize)| {
+            let messages = self.messages.get(first..end).unwrap_or_default().to_vec();
+            Round { sequence, messages }
+        };
+        Conversation {
+            system,
+            earlier: if through < 0 { earlier.to_vec() } else { Vec::new() },
+            instruction: instruction.to_vec(),
+            summary: self.summary.as_ref().map(|(text, _)| Message::user(present::summary(text))),
+            rounds: rounds.map(round).collect(),
+            last,
+        }
     }
 
-    /// Returns the number of messages of earlier tasks, which are the first of the conversation.
+    /// Returns whether the model can ask for results that it no longer sees.
     #[must_use]
-    pub(crate) fn earlier(&self) -> usize {
-        self.earlier
+    pub(crate) fn has_summary(&self) -> bool {
+        self.summary.is_some()
+    }
+
+    /// Returns the size of the last request that was too long for the model.
+    #[must_use]
+    pub(crate) fn refused(&self) -> Option<usize> {
+        self.refused
+    }
+
+    /// Returns the number of requests in a row that were too long for the model.
+    #[must_use]
+    pub(crate) fn refusals(&self) -> u32 {
+        self.refusals
+    }
+
+    /// Records that a request of this size was too long for the model. Returns whether a smaller one is to be tried: once
+    /// until a round succeeds.
+    #[must_use]
+    pub(crate) fn was_refused(&mut self, bytes: usize) -> bool {
+        self.refused = Some(bytes);
+        self.refusals += 1;
+        self.refusals == 1
     }
 
     /// Returns the text of the last round, if the model asked for nothing more.
@@ -301,6 +361,7 @@ mod tests {
             labels: Labels::none(),
             is_misfit: false,
             client_calls: Vec::new(),
+            summary_through: None,
         }))
     }
 
@@ -324,7 +385,7 @@ mod tests {
         state.close_round();
         assert_eq!(state.unrecorded_labels(), Some(Labels::from_text("untrusted")));
         let ids: Vec<&str> = state
-            .messages()
+            .messages
             .iter()
             .filter_map(|message| match message {
                 Message::Tool { call_id, .. } => Some(call_id.as_str()),
@@ -372,7 +433,40 @@ mod tests {
         }
         assert!(state.is_stuck());
         let told = |message: &&Message| matches!(message, Message::Tool { text, .. } if text.contains("same result"));
-        assert_eq!(state.messages().iter().filter(told).count(), 3);
+        assert_eq!(state.messages.iter().filter(told).count(), 3);
+    }
+
+    #[test]
+    fn a_summary_takes_the_place_of_what_it_summarises() {
+        let said = |text: &str| Message::Assistant(AssistantMessage { text: text.to_owned(), ..Default::default() });
+        let mut state = State::new(vec![Message::user("before"), said("ok"), Message::user("go")], Labels::none());
+        for sequence in [1, 3, 5] {
+            state.add(row(sequence, TaskStepKind::Round), round("look", &["a"]));
+            state.add(row(sequence + 1, TaskStepKind::Call), call("a", Some(StepOutcome::failed(Code::Plugin, "no"))));
+            state.close_round();
+        }
+        let system = || Message::System { text: "s".to_owned() };
+        let whole = state.conversation(system(), None);
+        assert_eq!((whole.earlier.len(), whole.instruction.len(), whole.rounds.len()), (2, 1, 3));
+        assert!(whole.rounds.iter().all(|round| round.messages.len() == 2), "each call has its result");
+        let StepContent::Round(mut content) = round("found nothing", &[]) else { panic!("it is a round") };
+        content.summary_through = Some(3);
+        state.add(row(7, TaskStepKind::Round), StepContent::Summary(content));
+        let short = state.conversation(system(), None);
+        let sequences: Vec<i64> = short.rounds.iter().map(|round| round.sequence).collect();
+        assert_eq!((short.earlier.len(), short.instruction, sequences), (0, vec![Message::user("go")], vec![5]));
+        let Some(Message::User { parts }) = short.summary else { panic!("there is no summary") };
+        assert!(format!("{parts:?}").contains("found nothing"));
+        assert_eq!((state.answer(), state.used_steps(), state.next_sequence()), (None, 7, 8));
+    }
+
+    #[test]
+    fn a_request_that_was_too_long_is_made_smaller_once() {
+        let mut state = State::new(Vec::new(), Labels::none());
+        assert!(state.was_refused(100) && !state.was_refused(90));
+        state.add(row(1, TaskStepKind::Round), round("ok", &[]));
+        assert!(state.was_refused(95));
+        assert_eq!(state.refused(), Some(95));
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub struct TokenUsage {
 pub struct TaskStep {
     /// The position of the step in its task, from 1.
     pub sequence: i64,
-    /// `round` or `call`.
+    /// `round`, `call`, or `summary` for a round that summarises earlier steps.
     #[schema(example = "call")]
     pub kind: String,
     /// The call in the audit. Absent for a call that never reached the pipeline of calls.

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use monstrum_store::{Store, StoreError};
-use monstrum_types::Clock;
+use monstrum_store::{Store, StoreError, TaskStatus};
+use monstrum_types::{Clock, UtcMillis, with_causes};
 use monstrum_vault::Vault;
 
 use crate::access_tokens::AccessTokens;
@@ -27,6 +27,10 @@ use crate::remote_agents::RemoteAgents;
 use crate::sandboxes::outputs::Outputs;
 use crate::sandboxes::{FileTurns, Sandboxes};
 use crate::webhooks::Receiver;
+
+/// The ranges of ages of approvals in metrics, each with its upper bound in milliseconds.
+const APPROVAL_AGES: [(&str, Option<i64>); 4] =
+    [("to_1m", Some(60_000)), ("to_1h", Some(3_600_000)), ("to_1d", Some(86_400_000)), ("over_1d", None)];
 
 /// One running host.
 pub struct App {
@@ -100,11 +104,30 @@ impl App {
         self.auditor.policy_is_at(self.policy.load().verification.generations_total());
     }
 
-    /// Updates the gauges of `/metrics`.
-    pub fn measure(&self) {
+    /// Updates the gauges of `/metrics`. Those of the database keep their values while it fails.
+    pub async fn measure(&self) {
         let lanes = self.calls.executor.lanes();
         meters::pool(lanes.running(), lanes.room());
         meters::queues(lanes.waiting(), self.auditor.rows_waiting());
+        if let Err(error) = self.measure_stored().await {
+            tracing::warn!(error = %with_causes(&error), "tasks and approvals could not be counted");
+        }
+    }
+
+    async fn measure_stored(&self) -> Result<(), StoreError> {
+        let counts = self.store.count_unended_tasks().await?;
+        for status in [TaskStatus::Queued, TaskStatus::Running, TaskStatus::Waiting] {
+            let count = counts.iter().find(|(counted, _)| *counted == status).map_or(0, |(_, count)| *count);
+            meters::tasks(status.as_str(), count);
+        }
+        let now = self.clock.now();
+        let mut until = UtcMillis(i64::MAX);
+        for (age, ms) in APPROVAL_AGES {
+            let after = ms.map_or(UtcMillis(0), |ms| now.plus_ms(-ms));
+            meters::approvals(age, self.store.count_pending_approvals(after, until).await?);
+            until = after;
+        }
+        Ok(())
     }
 
     /// Returns whether the host can serve calls: the start-up scan has finished, the audit and the database work, and

@@ -55,6 +55,7 @@ use crate::call_types::call_secrets::CallSecrets;
 use crate::call_types::incoming::{CallKind, IncomingCall};
 use crate::call_types::lineage::CallDigest;
 use crate::call_types::refusal::{NotPermitted, Refusal};
+use crate::call_types::round::LLM_COMPLETE;
 use crate::call_types::runs_calls::RunsCalls;
 use crate::checks::{Asker, Checks, Unchecked, in_place, is_large};
 use crate::meters::{self, Stage, StageTimer};
@@ -263,7 +264,7 @@ impl Calls {
             call.labels().has_read(&resource.labels());
         }
         let outcome = tokio::select! {
-            executed = self.executor.execute(&execution, permit, of_bot) => match executed {
+            executed = self.executor.execute(&execution, permit, of_bot).instrument(tool_span(call)) => match executed {
                 Executed::Ended(outcome) => Some(outcome),
                 Executed::JudgeAgain => None,
             },
@@ -506,6 +507,21 @@ fn span(call: &IncomingCall) -> Span {
         plugin.name = tracing::field::Empty,
         decision = tracing::field::Empty,
         duration_ms = tracing::field::Empty,
+    )
+}
+
+/// Returns the span of the execution of a tool, with the names of OpenTelemetry. A round has a span of its own.
+fn tool_span(call: &IncomingCall) -> Span {
+    let tool = call.tool();
+    if tool == LLM_COMPLETE {
+        return Span::none();
+    }
+    tracing::debug_span!(
+        "execute_tool",
+        otel.name = format!("execute_tool {tool}"),
+        gen_ai.operation.name = "execute_tool",
+        gen_ai.tool.name = tool,
+        gen_ai.tool.call.id = %call.request_id(),
     )
 }
 

@@ -1,11 +1,13 @@
 //! The metrics of the host. This file contains all metric names except the name of the metric for HTTP requests, which
 //! is in telemetry/recorder.rs. Label values come from short fixed lists, so that a tenant cannot create time series.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use metrics::{Histogram, counter, gauge, histogram};
 use monstrum_types::{FailureCode, words};
+use parking_lot::Mutex;
 
 /// The stages of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,11 @@ const STAGES: [&str; 7] = ["resolve", "params", "guardian", "queue", "execute", 
 
 static STAGE_SECONDS: LazyLock<[Histogram; STAGES.len()]> =
     LazyLock::new(|| STAGES.map(|stage| histogram!("monstrum_call_stage_seconds", "stage" => stage)));
+
+/// The maximum number of models that metrics name. Each has two time series.
+const MODELS_MAX: usize = 64;
+/// The maximum length of a name of a model in metrics.
+const MODEL_BYTES_MAX: usize = 64;
 
 /// Measures consecutive stages.
 pub struct StageTimer(Instant);
@@ -126,6 +133,56 @@ pub fn dropped_blocks(count: usize) {
     counter!("monstrum_mcp_dropped_blocks_total").increment(count as u64);
 }
 
+/// Records a round with a model that has ended, with `ok` or the cause of its failure.
+pub fn round(outcome: &'static str) {
+    counter!("monstrum_rounds_total", "outcome" => outcome).increment(1);
+}
+
+/// Records the time from the request of a round to the first piece of its answer.
+pub fn first_token(took: Duration) {
+    static FIRST_TOKEN: LazyLock<Histogram> = LazyLock::new(|| histogram!("monstrum_round_first_token_seconds"));
+    FIRST_TOKEN.record(took);
+}
+
+/// Records the tokens of a round that has an answer.
+pub fn tokens(model: &str, input: u64, output: u64) {
+    static MODELS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let model = label_of_model(&mut MODELS.lock(), model);
+    for (direction, tokens) in [("input", input), ("output", output)] {
+        counter!("monstrum_model_tokens_total", "model" => model.clone(), "direction" => direction).increment(tokens);
+    }
+}
+
+/// Returns the label of a model: its name, or `other`. Tenants choose the names of models, so only the first names of a
+/// process become labels, and only those that names of models have.
+fn label_of_model(known: &mut BTreeSet<String>, model: &str) -> String {
+    const OTHER: &str = "other";
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@+".contains(c);
+    if known.contains(model) {
+        return model.to_owned();
+    }
+    if known.len() >= MODELS_MAX || model.len() > MODEL_BYTES_MAX || !model.chars().all(is_plain) {
+        return OTHER.to_owned();
+    }
+    known.insert(model.to_owned());
+    model.to_owned()
+}
+
+/// Records a task that has ended.
+pub fn task_ended(status: &'static str, code: &'static str) {
+    counter!("monstrum_tasks_total", "status" => status, "code" => code).increment(1);
+}
+
+/// Records the number of tasks with a status that have not ended.
+pub fn tasks(status: &'static str, count: u64) {
+    gauge!("monstrum_tasks", "status" => status).set(count as f64);
+}
+
+/// Records the number of approvals of one range of ages that wait for a decision.
+pub fn approvals(age: &'static str, count: u64) {
+    gauge!("monstrum_approvals_pending", "age" => age).set(count as f64);
+}
+
 /// Records rows of the audit that were archived.
 pub fn archived(rows: u64) {
     counter!("monstrum_audit_archived_rows_total").increment(rows);
@@ -169,4 +226,23 @@ pub fn sandbox_output_lost() {
 pub fn database(usable: bool, took: Duration) {
     gauge!("monstrum_database_usable").set(if usable { 1.0 } else { 0.0 });
     histogram!("monstrum_database_poll_seconds").record(took);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_models_with_plain_names_become_labels() {
+        let mut known = BTreeSet::new();
+        assert_eq!(label_of_model(&mut known, "openai/gpt-5.1:mini"), "openai/gpt-5.1:mini");
+        for strange in ["a\"b", "a\nb", "é", &"x".repeat(MODEL_BYTES_MAX + 1)] {
+            assert_eq!(label_of_model(&mut known, strange), "other");
+        }
+        for number in 0..2 * MODELS_MAX {
+            label_of_model(&mut known, &format!("m{number}"));
+        }
+        assert_eq!(known.len(), MODELS_MAX);
+        assert_eq!((&*label_of_model(&mut known, "m0"), &*label_of_model(&mut known, "m100")), ("m0", "other"));
+    }
 }

@@ -9,6 +9,7 @@
 //! the order of their keys, sessions, tasks, steps, schedules and their firings. Rows that a transaction has inserted are
 //! not locked by others.
 
+mod counts;
 mod deletion;
 mod sessions;
 mod turn;

@@ -10,6 +10,12 @@ use crate::repository::Repository;
 use crate::setup::WASIP2;
 use crate::steps::run;
 
+/// The plugin that contains a JavaScript engine. A native build of it takes minutes, so it has no native tests.
+pub(crate) const ENGINE_PLUGIN: &str = "code";
+
+/// The build profiles of plugins. The second one is that of [`ENGINE_PLUGIN`]; `plugins-wasm/Cargo.toml` has the reason.
+const PROFILES: [&str; 2] = ["release", "engine"];
+
 /// The purpose of a plugin.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -36,19 +42,31 @@ impl Kind {
 /// Builds all plugins of `kinds` and returns their folders.
 pub(crate) fn build(repository: &Repository, kinds: &[Kind]) -> Result<Vec<PathBuf>> {
     let names: Vec<String> = names(repository)?.into_iter().filter(|name| kinds.contains(&Kind::of(name))).collect();
-    let mut cargo = repository.cargo_of_plugins();
-    cargo.args(["build", "--locked", "--release", "--target", WASIP2]);
-    for name in &names {
-        cargo.args(["--package", name]);
+    for profile in PROFILES {
+        let of_profile: Vec<&String> = names.iter().filter(|name| profile_of(name) == profile).collect();
+        if of_profile.is_empty() {
+            continue;
+        }
+        let mut cargo = repository.cargo_of_plugins();
+        cargo.args(["build", "--locked", "--profile", profile, "--target", WASIP2]);
+        for name in of_profile {
+            cargo.args(["--package", name]);
+        }
+        run(&mut cargo)?;
     }
-    run(&mut cargo)?;
-    let built = repository.target("plugins-wasm").join(WASIP2).join("release");
     let lay_out_one = |name: &String| {
+        let built = repository.target("plugins-wasm").join(WASIP2).join(profile_of(name));
         let folder = repository.target(Kind::of(name).folder()).join(name);
         lay_out(repository, name, &built.join(file_name(name)), &folder)?;
         Ok(folder)
     };
     names.iter().map(lay_out_one).collect()
+}
+
+/// Returns the build profile of a plugin, which is also the name of the folder of its component.
+fn profile_of(name: &str) -> &'static str {
+    let [usual, of_engine] = PROFILES;
+    if name == ENGINE_PLUGIN { of_engine } else { usual }
 }
 
 /// Creates `folder` with the files of plugin `name` and the built component `component`. Replaces an existing folder.
@@ -133,5 +151,6 @@ mod tests {
         let kinds = ["github", "test-loop", "testing"].map(|name| Kind::of(name) == Kind::Guest);
         assert_eq!(kinds, [false, true, false]);
         assert_eq!(file_name("test-wrong-world"), "test_wrong_world.wasm");
+        assert_eq!(["github", "code"].map(profile_of), ["release", "engine"]);
     }
 }

@@ -120,6 +120,19 @@ pub enum RoundFailure {
 }
 
 impl RoundFailure {
+    /// Returns the word for metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RoundFailure::Unavailable => "unavailable",
+            RoundFailure::Timeout => "timeout",
+            RoundFailure::Broken => "broken",
+            RoundFailure::ContextLength => "context_length",
+            RoundFailure::ContentFilter => "content_filter",
+            RoundFailure::Unauthenticated => "unauthenticated",
+            RoundFailure::Rejected => "rejected",
+        }
+    }
+
     /// Returns whether another model may be tried. Whether a delta has been sent is a separate question: see
     /// [`RoundExchange::has_sent_delta`].
     pub fn may_try_next_model(self) -> bool {

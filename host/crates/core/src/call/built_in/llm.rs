@@ -20,6 +20,7 @@ use monstrum_llm::{Message, Origin, OutputField, Part, Request, Round, Tool};
 use monstrum_types::{CallOutcome, InputError, JsonText};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
+use tracing::{Instrument as _, Span};
 
 use self::charge::{Charge, NextTry};
 use self::failure::Failed;
@@ -29,6 +30,7 @@ use crate::call::ledger::{Ledger, OUTPUT_TOKENS_MIN, Price, ReserveRequest};
 use crate::call::permitted::Execution;
 use crate::call_types::refusal::{Refusal, invalid_params};
 use crate::call_types::round::{RoundExchange, RoundFailure, RoundTool};
+use crate::meters;
 use crate::models::{ModelConfig, ModelPrice, models_of};
 use crate::plugins::built_in::{FIRST_BYTE_S, IDLE_S};
 use crate::policy::Resource;
@@ -143,18 +145,27 @@ impl Rounds {
         until: Instant,
     ) -> CallOutcome {
         execution.secrets.search_until(until);
-        let tried = timeout_at(until, self.tries(ledger, execution, &mut round, until)).await;
-        let answered = match tried.unwrap_or_else(|_| Err(Failed::late().into())) {
-            Ok(answer) => self.answered(execution, &round, answer).await.map_err(Unanswered::from),
-            Err(unanswered) => Err(unanswered),
+        let span = span(&round.model.id);
+        let answering = async {
+            let tried = timeout_at(until, self.tries(ledger, execution, &mut round, until)).await;
+            let answer = tried.unwrap_or_else(|_| Err(Failed::late().into()))?;
+            self.answered(execution, &round, answer).await.map_err(Unanswered::from)
         };
+        let answered = answering.instrument(span).await;
         round.charge.settle().await;
+        if answered.is_ok() {
+            meters::round("ok");
+        }
         answered.unwrap_or_else(|unanswered| match unanswered {
             Unanswered::Failed(failed) => {
+                meters::round(failed.kind.as_str());
                 round.exchange.fail(failed.kind);
                 failed.outcome()
             }
-            Unanswered::NoRoom(refusal) => *refusal,
+            Unanswered::NoRoom(refusal) => {
+                meters::round("budget");
+                *refusal
+            }
         })
     }
 
@@ -216,9 +227,27 @@ impl Rounds {
                 "is_estimated": answer.usage_is_estimated,
             },
         });
+        meters::tokens(&round.model.id, answer.usage.input, answer.usage.output);
+        let span = Span::current();
+        span.record("gen_ai.response.finish_reasons", answer.finish.as_str());
+        span.record("gen_ai.usage.input_tokens", answer.usage.input);
+        span.record("gen_ai.usage.output_tokens", answer.usage.output);
         round.exchange.succeed(answer);
         Ok(CallOutcome::success(JsonText::from(&data)))
     }
+}
+
+/// Returns the span of a round, with the names of OpenTelemetry. It has no content. The use of tokens is added later.
+fn span(model: &str) -> Span {
+    tracing::debug_span!(
+        "chat",
+        otel.name = format!("chat {model}"),
+        gen_ai.operation.name = "chat",
+        gen_ai.request.model = model,
+        gen_ai.response.finish_reasons = tracing::field::Empty,
+        gen_ai.usage.input_tokens = tracing::field::Empty,
+        gen_ai.usage.output_tokens = tracing::field::Empty,
+    )
 }
 
 impl PreparedRound {

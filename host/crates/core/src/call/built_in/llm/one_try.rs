@@ -136,6 +136,9 @@ impl Reading<'_> {
                     is_first = false;
                     let deltas = reader.push(&bytes);
                     let bytes = answer::bytes(&deltas);
+                    if written == 0 && bytes > 0 {
+                        meters::first_token(self.began.elapsed());
+                    }
                     written += bytes;
                     charge.received(bytes, reader.usage());
                     listener.push(&deltas).await;
