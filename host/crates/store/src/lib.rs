@@ -46,6 +46,7 @@ mod tasks;
 mod trust;
 mod usage;
 mod wakes;
+mod workflows;
 mod workspaces;
 
 pub use agent_hosts::{AgentHost, AgentHostRow, AgentPresenceRow};
@@ -105,4 +106,8 @@ pub use usage::{
     UsageGroups, UsageRow, Used,
 };
 pub use wakes::{AfterTurn, CLAIM_MS, DueCount, DueWake, NewClaim, NewWake, WakeClaim, WakeRow};
+pub use workflows::{
+    DocumentFormat, InsertedTrigger, InsertedWorkflow, NewWorkflowVersion, WorkflowRow, WorkflowTriggerRow,
+    WorkflowVersionRow,
+};
 pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};

@@ -9,8 +9,8 @@ use sqlx::sqlite::SqliteArguments;
 
 use super::{ColumnValue, Row};
 use crate::{
-    ApprovalKind, ApprovalStatus, AuditKind, BudgetSubject, FlowStatus, OwnedKind, ScheduleRunStatus, StoreError,
-    TaskStatus, TaskStepKind,
+    ApprovalKind, ApprovalStatus, AuditKind, BudgetSubject, DocumentFormat, FlowStatus, OwnedKind, ScheduleRunStatus,
+    StoreError, TaskStatus, TaskStepKind,
 };
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
@@ -152,6 +152,7 @@ conversions! {
     &ApprovalKind: |kind| Arg::from(kind.as_str()),
     &ApprovalStatus: |status| Arg::from(status.as_str()),
     &BudgetSubject: |subject| Arg::from(subject.as_str()),
+    &DocumentFormat: |format| Arg::from(format.as_str()),
     &DiscoveryStatus: |status| Arg::from(status.as_str()),
     &KeyKind: |kind| Arg::from(kind.as_str()),
     &PinStatus: |status| Arg::from(status.as_str()),
@@ -207,6 +208,9 @@ ids!(
     WakeClaimId,
     BudgetId,
     ReservationId,
+    WorkflowId,
+    WorkflowVersionId,
+    WorkflowTriggerId,
 );
 stored_as_text!(WakeKey);
 conversions! { &'a monstrum_types::WakeKey: |key| Arg::from(key.as_str()) }
@@ -238,6 +242,7 @@ stored_as_word!(
     AuditKind,
     BudgetSubject,
     DiscoveryStatus,
+    DocumentFormat,
     FlowStatus,
     KeyKind,
     OwnedKind,

@@ -203,6 +203,9 @@ fn is_followed(table: Table) -> bool {
             | Table::ResourceTools
             | Table::FirstDiscoveries
             | Table::Budgets
+            | Table::Workflows
+            | Table::WorkflowVersions
+            | Table::WorkflowTriggers
     )
 }
 
@@ -316,7 +319,7 @@ impl PolicyChanges {
             Table::ResourceTools => add(&mut self.resource_tools, changed),
             Table::Budgets => add(&mut self.budgets, changed),
             // The policy does not contain these rows, but the seals count them.
-            Table::FirstDiscoveries => Some(()),
+            Table::FirstDiscoveries | Table::Workflows | Table::WorkflowVersions | Table::WorkflowTriggers => Some(()),
             _ => None,
         }
     }

@@ -26,6 +26,7 @@ pub(crate) use crate::rotated::{
     rows_under_a_retired_row_key_are_rejected,
 };
 pub(crate) use crate::usage::unreadable_reservations_do_not_hide_others;
+pub(crate) use crate::workflows::an_edited_or_restored_workflow_is_rejected;
 
 /// Another program with write access to the database. Its statements must be valid in both SQLite and PostgreSQL.
 pub(crate) trait Intruder {

@@ -33,6 +33,7 @@ mod support;
 mod tasks;
 mod usage;
 mod wakes;
+mod workflows;
 
 /// Defines test cases with an intruder, which can execute arbitrary SQL on the database.
 macro_rules! intrusions {
@@ -87,6 +88,7 @@ intrusions! {
     a_forged_grant_is_ignored,
     an_edited_or_restored_tool_serves_nothing,
     an_edited_or_restored_budget_is_rejected,
+    an_edited_or_restored_workflow_is_rejected,
     unreadable_reservations_do_not_hide_others,
     a_deleted_first_discovery_is_detected,
     forged_agents_are_ignored,
@@ -249,6 +251,12 @@ cases! {
         the_end_of_a_task_counts_for_its_schedule,
         a_firing_waits_starts_or_fails,
         a_person_fires_beside_the_planned_times,
+    }
+    workflows {
+        workflows_are_inserted_changed_listed_and_deleted,
+        versions_of_a_workflow_are_kept,
+        triggers_are_inserted_changed_listed_and_deleted,
+        workflows_belong_to_their_workspace,
     }
     outputs {
         outputs_are_listed_from_the_newest,
