@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The crates in layers. Crates of one layer never use each other.
 const CRATES: &[&[&str]] = &[
     &["bundled", "types"],
-    &["manifest", "llm"],
+    &["manifest", "llm", "flow"],
     &["guardian", "vault", "store", "package"],
     &["egress", "runtime", "sandbox", "api", "mcp", "engine"],
     &["core", "sandbox-embedded"],
@@ -36,6 +36,8 @@ const LIBRARIES: &[(&str, &[&str])] = &[
         &["host/src/boot/sandboxes.rs", "host/src/cli/sandbox", "host/src/main.rs", "host/crates/sandbox-embedded"],
     ),
     ("rmcp", &["host/crates/mcp"]),
+    ("cel", &["host/crates/flow"]),
+    ("saphyr_parser", &["host/crates/flow"]),
     ("reqwest", &["host/crates/egress", "host/src/cli", "host/src/telemetry/otel.rs"]),
 ];
 

@@ -1,0 +1,16 @@
+//! The language of workflows: documents, expressions, and the plan of a run.
+//!
+//! This crate is pure: it performs no file or network I/O, has no database, and does not read the clock.
+
+#![forbid(unsafe_code)]
+
+mod expr;
+mod fault;
+mod model;
+mod node;
+mod parse;
+pub use expr::*;
+pub use fault::{FAULTS_MAX, Fault};
+pub use model::*;
+mod validate;
+pub use validate::{Checked, KnownTool, check};
