@@ -28,7 +28,9 @@ mod wakes;
 mod words;
 mod workspace_sandbox;
 
-pub use call::{AppUser, AwaitedApproval, AwaitedAuthorization, CallOutcome, Code, InputError, Status, ToolFailure};
+pub use call::{
+    AppUser, AwaitedApproval, AwaitedAuthorization, CallOutcome, Code, DocumentError, InputError, Status, ToolFailure,
+};
 pub use causes::with_causes;
 pub use clock::{Clock, FixedClock, SystemClock, UtcMillis};
 pub use effort::{Effort, Halt, Overrun};
