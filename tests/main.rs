@@ -40,4 +40,5 @@ mod telemetry;
 mod tenancy;
 mod upgrade;
 mod vault;
+mod workflows;
 mod world;

@@ -17,6 +17,7 @@ use support::{Api, FakeLlm, LlmReply, Server, TOKEN};
 use crate::http::{Answers, made, send, workspace};
 use crate::sandbox::plant;
 use crate::tasks::{ended, give_model};
+use crate::workflows::new_workflow;
 use crate::world::{World, text};
 
 /// A world that creates new objects for each request, one for every object that a route can name.
@@ -158,6 +159,7 @@ impl Fresh {
                 text(&task[field]).to_owned()
             }
             "schedules" => made(api, "/api/schedules", &schedule(&self.name(), &self.world.bot)).await?,
+            "workflows" => made(api, "/api/workflows", &new_workflow(&self.name(), &self.world.bot)).await?,
             "oauth" => made(api, "/api/oauth/providers", &self.provider().await?).await?,
             // The model is a bot that has one.
             "models" => {
@@ -178,7 +180,11 @@ impl Fresh {
             .fold(template.to_owned(), |path, name| path.replace(name, &id));
         path = path.replace("{tool}", "test_echo_run").replace("{flow_id}", "01939d2c-7f6a-7000-8000-000000000001");
         path = path.replace("{chat_id}", &format!("{id}?app_id=app")).replace("{app_id}", &id);
-        path = path.replace("{type}", &id).replace("{function}", "sync");
+        path = path.replace("{type}", &id).replace("{function}", "sync").replace("{version}", "1");
+        if path.contains("{trigger_id}") {
+            let triggers = format!("/api/workflows/{id}/triggers");
+            path = path.replace("{trigger_id}", &made(api, &triggers, &json!({ "event_pattern": "custom.x" })).await?);
+        }
         if template == "/api/search" {
             path.push_str("?q=tester");
         }
@@ -242,6 +248,8 @@ impl Fresh {
             }
             "POST /api/schedules" => schedule(&name, &self.world.bot),
             "POST /api/schedules/preview" => json!({ "cron": "0 0 * * *" }),
+            "POST /api/workflows" | "POST /api/workflows/validate" => new_workflow(&name, &self.world.bot),
+            "POST /api/workflows/{id}/triggers" => json!({ "event_pattern": "custom.x" }),
             "PUT /api/budgets" => json!({ "subject": "user", "id": "*", "monthly_tokens": 1_000_000 }),
             "PUT /api/resources/{id}/credential" => {
                 json!({ "auth_method": "token", "fields": { "access_token": TOKEN } })
@@ -249,7 +257,9 @@ impl Fresh {
             "POST /api/bots/{id}/resources" => {
                 json!({ "resource_id": self.resource().await?, "permissions": { "allowed_tools": ["*"] } })
             }
-            "PATCH /api/bots/{id}/resources/{binding_id}" => json!({ "enabled": false }),
+            "PATCH /api/bots/{id}/resources/{binding_id}"
+            | "PATCH /api/workflows/{id}"
+            | "PATCH /api/workflows/{id}/triggers/{trigger_id}" => json!({ "enabled": false }),
             "POST /api/bots/{id}/resources/preview" => {
                 let draft = json!({ "resource_id": self.resource().await?, "permissions": { "allowed_tools": ["*"] } });
                 json!({ "draft": draft })
@@ -447,6 +457,18 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     DELETE /api/trust/{id}                                    401  401  204  403  403  403  403  403
     GET    /api/usage                                         401  401  200  200  200  403  403  200
     GET    /api/wakes                                         401  401  200  200  200  403  403  200
+    GET    /api/workflows                                     401  401  200  200  200  403  403  200
+    POST   /api/workflows                                     401  401  201  201  201  403  403  422
+    POST   /api/workflows/validate                            401  401  200  200  200  403  403  422
+    GET    /api/workflows/{id}                                401  401  200  200  200  403  403  404
+    DELETE /api/workflows/{id}                                401  401  204  204  204  403  403  404
+    PATCH  /api/workflows/{id}                                401  401  200  200  200  403  403  404
+    GET    /api/workflows/{id}/triggers                       401  401  200  200  200  403  403  404
+    POST   /api/workflows/{id}/triggers                       401  401  201  201  201  403  403  404
+    DELETE /api/workflows/{id}/triggers/{trigger_id}          401  401  204  204  204  403  403  404
+    PATCH  /api/workflows/{id}/triggers/{trigger_id}          401  401  200  200  200  403  403  404
+    GET    /api/workflows/{id}/versions                       401  401  200  200  200  403  403  404
+    GET    /api/workflows/{id}/versions/{version}             401  401  200  200  200  403  403  404
     GET    /api/workspaces                                    401  401  200  403  403  403  403  403
     POST   /api/workspaces                                    401  401  201  403  403  403  403  403
     GET    /api/workspaces/{id}                               401  401  200  403  403  403  403  403

@@ -13,6 +13,7 @@ use crate::http::wakes::plant_wakes;
 use crate::http::{Answers, made};
 use crate::sandbox::plant;
 use crate::tasks::{ended, give_model};
+use crate::workflows::{definition, definition_with};
 use crate::world::{World, text};
 
 #[tokio::test]
@@ -32,6 +33,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         world.call("test_echo_run", &json!({ "repo": format!("acme/{number}") })).await?;
     }
     let session = session(&world).await?;
+    let workflow = workflows(&world).await?;
     let (_, document) = world.api.get("/api/openapi.json").await?;
     let mut lists = Vec::new();
     for (path, item) in document["paths"].as_object().context("the API description has no paths")? {
@@ -42,6 +44,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
             let id = match path.split('/').nth(2) {
                 Some("resources") => &of_users,
                 Some("sessions") => &session,
+                Some("workflows") => &workflow,
                 _ => &world.bot,
             };
             lists.push(path.replace("{id}", id));
@@ -49,7 +52,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     }
     let mut table = Vec::new();
     for path in &lists {
-        let whole = list(&world, path).await?;
+        let whole = list(&world, &format!("{path}?limit=1000")).await?;
         let items = whole["items"].as_array().context("the list has no items")?.clone();
         assert_eq!(whole["next_cursor"], Value::Null, "{path}");
         for limit in [1, 2, items.len()] {
@@ -73,7 +76,10 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         }
         table.push(format!(
             "{} has {}; {}",
-            path.replace(&world.bot, "{id}").replace(&of_users, "{id}").replace(&session, "{id}"),
+            path.replace(&world.bot, "{id}")
+                .replace(&of_users, "{id}")
+                .replace(&session, "{id}")
+                .replace(&workflow, "{id}"),
             items.len(),
             row.join(" ")
         ));
@@ -81,7 +87,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     assert_snapshot!(table.join("\n"), @"
     /api/approvals has 3; 422 422 422 422 422 422 422 422
     /api/audit has 11; 422 422 422 422 422 422 422 422
-    /api/audit/changes has 50; 422 422 422 422 422 422 422 422
+    /api/audit/changes has 58; 422 422 422 422 422 422 422 422
     /api/bots has 4; 422 422 422 422 422 422 422 422
     /api/bots/{id}/resources has 6; 422 422 422 422 422 422 422 422
     /api/bots/{id}/tasks has 4; 422 422 422 422 422 422 422 422
@@ -101,6 +107,9 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     /api/tasks has 4; 422 422 422 422 422 422 422 422
     /api/trust has 4; 422 422 422 422 422 422 422 422
     /api/wakes has 4; 422 422 422 422 422 422 422 422
+    /api/workflows has 3; 422 422 422 422 422 422 422 422
+    /api/workflows/{id}/triggers has 3; 422 422 422 422 422 422 422 422
+    /api/workflows/{id}/versions has 3; 422 422 422 422 422 422 422 422
     /api/workspaces has 4; 422 422 422 422 422 422 422 422
     ");
     let mut answers = Answers::default();
@@ -182,7 +191,6 @@ async fn objects(world: &World, store: StoreOptions) -> Result<()> {
     let workspace = workspaces["items"][0].clone();
     for number in 0..4 {
         let name = format!("n{number}");
-        // The changes of this test fill one page of the audit.
         if number < 3 {
             for path in ["/api/workspaces", "/api/roles", "/api/bots"] {
                 made(&world.api, path, &json!({ "name": name })).await?;
@@ -208,6 +216,25 @@ async fn objects(world: &World, store: StoreOptions) -> Result<()> {
     }
     plant_wakes(store, &world.server.data_dir(), text(&workspace["id"]), &["a", "b", "c", "d"], None).await?;
     Ok(())
+}
+
+/// Creates workflows. Returns one with three versions and three triggers.
+async fn workflows(world: &World) -> Result<String> {
+    for name in ["first", "second"] {
+        made(&world.api, "/api/workflows", &json!({ "definition": definition(name, &world.bot) })).await?;
+    }
+    let body = json!({ "definition": definition_with("third", &world.bot, "{ id: a, emit: a }") });
+    let workflow = made(&world.api, "/api/workflows", &body).await?;
+    let path = format!("/api/workflows/{workflow}");
+    for step in ["{ id: a, emit: b }", "{ id: a, emit: c }"] {
+        let body = json!({ "definition": definition_with("third", &world.bot, step) });
+        assert_eq!(world.api.patch(&path, &body).await?.0, 200);
+    }
+    for number in 0..3 {
+        let body = json!({ "event_pattern": format!("custom.{number}") });
+        made(&world.api, &format!("{path}/triggers"), &body).await?;
+    }
+    Ok(workflow)
 }
 
 /// Returns a list without the discoveries of MCP servers, which are repeated in the background.

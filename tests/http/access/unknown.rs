@@ -116,6 +116,11 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     patch /api/schedules/{id}: 422 "/unknown"
     post /api/sessions/{id}/messages: 422 "/unknown"
     post /api/trust: 422 "/unknown"
+    post /api/workflows: 422 "/unknown"
+    post /api/workflows/validate: 422 "/unknown"
+    patch /api/workflows/{id}: 422 "/unknown"
+    post /api/workflows/{id}/triggers: 422 "/unknown"
+    patch /api/workflows/{id}/triggers/{trigger_id}: 422 "/unknown"
     post /api/workspaces: 422 "/unknown"
     patch /api/workspaces/{id}: 422 "/unknown"
     "#);

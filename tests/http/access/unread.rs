@@ -85,7 +85,7 @@ async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
     // and decides about no approval.
     assert_snapshot!(
         format!("{refused:?}"),
-        @r#"{"admin": 7, "bot": 36, "no key": 44, "operator": 24, "other bot": 42, "unknown key": 44}"#
+        @r#"{"admin": 7, "bot": 41, "no key": 49, "operator": 24, "other bot": 47, "unknown key": 49}"#
     );
     Ok(())
 }

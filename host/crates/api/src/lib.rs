@@ -42,4 +42,5 @@ pub mod tasks;
 pub mod tools;
 pub mod trust;
 pub mod wakes;
+pub mod workflows;
 pub mod workspaces;

@@ -63,6 +63,7 @@ const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
 const PAGE: &str = select!(
     "where workspace_id = $1 and ($2 is null or bot_id = $2) and ($3 = '' or id < $3) order by id desc limit $4"
 );
+const BY_NAME: &str = select!("where workspace_id = $1 and name = $2");
 const COUNT: &str = "select count(*) as value from workflows where workspace_id = $1";
 
 authentic! {
@@ -134,6 +135,11 @@ impl Store {
     /// Returns the workflow with this id in the workspace.
     pub async fn workflow(&self, workspace: WorkspaceId, id: WorkflowId) -> Result<Option<WorkflowRow>, StoreError> {
         self.authentic_one(BY_ID, args![workspace, id]).await
+    }
+
+    /// Returns the workflow with this name in the workspace.
+    pub async fn workflow_named(&self, workspace: WorkspaceId, name: &str) -> Result<Option<WorkflowRow>, StoreError> {
+        self.authentic_one(BY_NAME, args![workspace, name]).await
     }
 
     /// Returns a page of the workflows in a workspace, or of a bot, newest first.

@@ -61,6 +61,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "tools", description = "Listing, checking and calling the tools of a bot"),
         (name = "tasks", description = "What bots do by themselves with a model"),
         (name = "schedules", description = "The times at which bots start tasks"),
+        (name = "workflows", description = "Documents with steps that bots run, and the events that start them"),
         (name = "sessions", description = "The tasks of conversations"),
         (name = "approvals", description = "Decisions of people about calls that gates hold back"),
         (name = "mcp", description = "The tools of a bot for clients of the Model Context Protocol"),
@@ -131,12 +132,13 @@ const TRANSLATED: [&str; 12] = [
 
 /// The routes of objects with a version. Their GET and PATCH answer with `ETag`, and their PATCH and DELETE read
 /// `If-Match`.
-const VERSIONED: [&str; 5] = [
+const VERSIONED: [&str; 6] = [
     "/api/bots/{id}",
     "/api/bots/{id}/resources/{binding_id}",
     "/api/resources/{id}",
     "/api/roles/{id}",
     "/api/schedules/{id}",
+    "/api/workflows/{id}",
 ];
 
 /// Describes the headers `ETag` and `If-Match` of the routes of [`VERSIONED`].
@@ -406,6 +408,18 @@ mod tests {
         DELETE /api/schedules/{id}
         POST /api/schedules/{id}/fire
         POST /api/schedules/preview
+        GET /api/workflows
+        POST /api/workflows
+        POST /api/workflows/validate
+        GET /api/workflows/{id}
+        PATCH /api/workflows/{id}
+        DELETE /api/workflows/{id}
+        GET /api/workflows/{id}/versions
+        GET /api/workflows/{id}/versions/{version}
+        GET /api/workflows/{id}/triggers
+        POST /api/workflows/{id}/triggers
+        PATCH /api/workflows/{id}/triggers/{trigger_id}
+        DELETE /api/workflows/{id}/triggers/{trigger_id}
         DELETE /api/sessions/{id}
         DELETE /api/tasks/{id}
         GET /api/bots/{id}/tasks

@@ -10,6 +10,7 @@ use monstrum_api::bots::Bot;
 use monstrum_api::resources::Resource;
 use monstrum_api::roles::Role;
 use monstrum_api::schedules::Schedule;
+use monstrum_api::workflows::Workflow;
 use monstrum_core::operations::Expected;
 use monstrum_types::UtcMillis;
 
@@ -37,7 +38,7 @@ macro_rules! has_version {
     )+};
 }
 
-has_version!(Binding, Bot, Resource, Role, Schedule);
+has_version!(Binding, Bot, Resource, Role, Schedule, Workflow);
 
 /// Returns the answer with an object and its version.
 pub(crate) fn versioned<T: HasVersion>(object: T) -> (Version, Json<T>) {

@@ -102,7 +102,9 @@ pub(crate) async fn workflows_are_inserted_changed_listed_and_deleted(store: &St
     let renamed = WorkflowRow { bot_id: two.id, name: "z".to_owned(), ..disabled.clone() };
     assert!(store.update_workflow(&renamed, NOW, None).await.unwrap());
     assert!(!store.update_workflow(&renamed, NOW, None).await.unwrap(), "another request was first");
-    assert_eq!(store.workflow(workspace, first.id).await.unwrap(), Some(disabled));
+    assert_eq!(store.workflow(workspace, first.id).await.unwrap(), Some(disabled.clone()));
+    assert_eq!(store.workflow_named(workspace, "a").await.unwrap(), Some(disabled));
+    assert_eq!(store.workflow_named(workspace, "z").await.unwrap(), None);
     assert!(!store.delete_workflow(workspace, first.id, NOW).await.unwrap());
     assert!(matches!(store.delete_bot(workspace, one.id).await, Err(StoreError::InUse)));
     assert!(store.delete_workflow(workspace, first.id, later).await.unwrap());
@@ -179,6 +181,7 @@ pub(crate) async fn workflows_belong_to_their_workspace(store: &Store) {
     let event = trigger(&row);
     store.insert_workflow_trigger(&event, MAX).await.unwrap();
     assert_eq!(store.workflow(ours, row.id).await.unwrap(), None);
+    assert_eq!(store.workflow_named(ours, &row.name).await.unwrap(), None);
     assert_eq!(store.workflow_version(ours, row.id, 1).await.unwrap(), None);
     assert_eq!(store.workflow_trigger(ours, row.id, event.id).await.unwrap(), None);
     assert!(store.workflows(ours, None, &Page::first(9)).await.unwrap().items.is_empty());
