@@ -1,5 +1,6 @@
 //! Workflows: documents with steps, their versions, and their triggers.
 
+mod command;
 mod definitions;
 mod forged;
 mod triggers;

@@ -46,6 +46,7 @@ mod trust;
 mod usage;
 mod vault;
 mod why;
+mod workflow;
 mod workspace;
 
 use std::path::{Path, PathBuf};
@@ -174,6 +175,8 @@ enum Command {
     #[command(subcommand)]
     Schedule(schedule::Schedule),
     #[command(subcommand)]
+    Workflow(workflow::Workflow),
+    #[command(subcommand)]
     Session(session::Session),
     #[command(subcommand)]
     Approval(approval::Approval),
@@ -258,6 +261,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Sandbox(sandbox) => sandbox.run(&options).await,
             Command::Task(task) => task.run(&options).await,
             Command::Schedule(schedule) => schedule.run(&options).await,
+            Command::Workflow(workflow) => workflow.run(&options).await,
             Command::Session(session) => session.run(&options).await,
             Command::Approval(approval) => approval.run(&options).await,
             Command::Mcp(mcp) => mcp.run(&options).await,

@@ -102,6 +102,18 @@ const COMMANDS: &str = "
     schedule delete
     schedule fire
     schedule preview
+    workflow apply
+    workflow list
+    workflow show
+    workflow versions
+    workflow enable
+    workflow disable
+    workflow delete
+    workflow trigger add
+    workflow trigger list
+    workflow trigger enable
+    workflow trigger disable
+    workflow trigger delete
     session list
     session show
     session delete
@@ -137,6 +149,7 @@ async fn every_command_helps() -> Result<()> {
       registry     Create a registry of packages
       task         Let bots work on instructions
       schedule     Start tasks of bots at certain times
+      workflow     Save workflows: documents with steps that bots run
       session      List, show and delete the conversations of bots
       approval     Decide about calls that wait for a person
       mcp          Decide about tools of MCP servers and remote agents

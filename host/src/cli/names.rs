@@ -14,6 +14,7 @@ pub(super) enum Noun {
     Resource,
     Role,
     Schedule,
+    Workflow,
     Workspace,
 }
 
@@ -25,6 +26,7 @@ impl Noun {
             Noun::Resource => "resource",
             Noun::Role => "role",
             Noun::Schedule => "schedule",
+            Noun::Workflow => "workflow",
             Noun::Workspace => "workspace",
         }
     }
@@ -36,6 +38,7 @@ impl Noun {
             Noun::Resource => "resources",
             Noun::Role => "roles",
             Noun::Schedule => "schedules",
+            Noun::Workflow => "workflows",
             Noun::Workspace => "workspaces",
         }
     }
