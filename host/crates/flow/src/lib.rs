@@ -16,3 +16,6 @@ pub use model::*;
 pub use place::fault_at;
 mod validate;
 pub use validate::{Checked, KnownTool, check};
+mod plan;
+pub use plan::plan;
+pub use plan::types::*;

@@ -272,7 +272,9 @@ impl<'n> Fields<'n> {
     }
 
     pub(super) fn optional(&mut self, key: &'static str) -> Option<&'n Node> {
-        self.known.push(key);
+        if !self.known.contains(&key) {
+            self.known.push(key);
+        }
         self.entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node)
     }
 

@@ -21,6 +21,13 @@ pub(super) fn check(definition: &Definition, broken: &BTreeSet<String>, found: &
             found.fault(step.spot.below("/workflow").fault("the workflow calls itself"));
         }
     });
+    for step in &definition.finally {
+        step.walk(&mut |step| {
+            if matches!(step.kind, StepKind::Stop { .. }) {
+                found.fault(step.spot.below("/stop").fault("`stop` has no meaning in `finally`: the run ends already"));
+            }
+        });
+    }
     for list in [&definition.steps, &definition.finally] {
         check_list(list, &ids, broken, found);
     }

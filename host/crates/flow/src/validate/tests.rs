@@ -58,7 +58,7 @@ steps:
   - id: for
     tool: t
   - { id: c, toll: t }
-  - { id: d, tool: t, params: { x: '${{ inptu.y }}', y: '${{ 1 + }}' }, retries: 3 }
+  - { id: d, tool: t, params: { x: '${{ inptu.y }}', y: '${{ 1 + }}' }, retrys: 3 }
   - { id: e, emit: custom.x }
   - { id: d, wait: { for: 1m, until: x } }
 finally: {}
@@ -74,7 +74,7 @@ finally: {}
         "9:5: /steps/3: the step does not say what it does",
         "10:36: /steps/4/params/x: in `inptu.y`: unknown variable `inptu`",
         "10:57: /steps/4/params/y: not an expression: `1 +`: mismatched input the end expecting an expression",
-        "10:73: /steps/4/retries: a `tool` step has no key `retries`",
+        "10:73: /steps/4/retrys: a `tool` step has no key `retrys`",
         "11:20: /steps/5/emit: `custom.x` is not a valid name",
         "12:20: /steps/6/wait: `wait` has exactly one of `for`, `until` and `event`",
         "13:10: /finally: expected a list of steps, found a map",
@@ -197,6 +197,7 @@ fn each_rule_refuses() {
         ("finally: [{ id: f, tool: t }]\noutput: '${{ steps.f.data }}'", "need not have ended"),
         ("input: { $ref: 'https://example.com/x' }", "must refer to this schema"),
         ("input: 5", "expected a JSON Schema"),
+        ("finally: [{ id: f, stop: failed }]", "`stop` has no meaning in `finally`"),
     ] {
         let found = faults(&top(rest));
         assert!(found.iter().any(|fault| fault.contains(message)), "{rest}\n{found:#?}");

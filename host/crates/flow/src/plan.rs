@@ -1,0 +1,197 @@
+//! Says what a run does next. A plan depends on the definition, the history and the time alone, so any host can make it, at
+//! any moment, and gets the same one.
+
+mod blocks;
+mod ending;
+mod frame;
+mod journal;
+mod start;
+pub(crate) mod types;
+mod walk;
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use crate::model::{Definition, Step, StepKind};
+use frame::Frame;
+use journal::Journal;
+use types::{Command, Ending, History, RUN_ATTEMPTS_MAX, RUN_RESULT_BYTES_MAX, RunEnd, RunState, StepError};
+use walk::ListState;
+
+/// Plans the next commands of a run. `now` never goes back between two plans of a run.
+#[must_use]
+pub fn plan(definition: &Definition, history: &History, now: i64) -> Vec<Command> {
+    let mut planner = Planner::of(definition, history, now);
+    // Each walk that changes something ends at least one step, opens a block, or decides how the run ends.
+    loop {
+        planner.changed = false;
+        planner.walk();
+        if !planner.changed || planner.has_ended {
+            break;
+        }
+    }
+    if let Some(at) = planner.timer.filter(|_| !planner.has_ended) {
+        planner.commands.push(Command::SetTimer { at });
+    }
+    planner.commands
+}
+
+struct Planner<'d> {
+    definition: &'d Definition,
+    run: &'d RunState,
+    ending: Option<Ending>,
+    journal: Journal,
+    now: i64,
+    commands: Vec<Command>,
+    timer: Option<i64>,
+    /// Whether another walk may find more to do.
+    changed: bool,
+    has_ended: bool,
+    /// In how many lists of `each` a step stands.
+    depths: HashMap<&'d str, usize>,
+    steps: HashMap<&'d str, &'d Step>,
+    /// The questions that name a step.
+    approvals: HashMap<&'d str, Vec<String>>,
+    /// The steps of each list in an order in which each comes after those that it needs.
+    orders: HashMap<*const Step, Vec<usize>>,
+}
+
+impl<'d> Planner<'d> {
+    fn of(definition: &'d Definition, history: &'d History, now: i64) -> Planner<'d> {
+        let mut planner = Planner {
+            definition,
+            run: &history.run,
+            ending: history.run.ending.clone(),
+            journal: Journal::of(history),
+            now,
+            commands: Vec::new(),
+            timer: None,
+            changed: false,
+            has_ended: false,
+            depths: HashMap::new(),
+            steps: HashMap::new(),
+            approvals: HashMap::new(),
+            orders: HashMap::new(),
+        };
+        planner.index(&definition.steps, 0);
+        planner.index(&definition.finally, 0);
+        planner
+    }
+
+    fn index(&mut self, steps: &'d [Step], depth: usize) {
+        self.orders.insert(steps.as_ptr(), order(steps));
+        for step in steps {
+            self.depths.insert(&step.id, depth);
+            self.steps.insert(&step.id, step);
+            if let StepKind::Approve(approve) = &step.kind {
+                for target in &approve.targets {
+                    self.approvals.entry(target).or_default().push(step.id.clone());
+                }
+            }
+            let inner = if matches!(step.kind, StepKind::Each(_)) { depth + 1 } else { depth };
+            step.inner().into_iter().for_each(|list| self.index(list, inner));
+        }
+    }
+
+    fn order_of(&self, steps: &'d [Step]) -> Vec<usize> {
+        self.orders.get(&steps.as_ptr()).cloned().unwrap_or_default()
+    }
+
+    /// Continues everything that can go on.
+    fn walk(&mut self) {
+        self.timer = None;
+        if self.ending.is_some() {
+            return self.end();
+        }
+        let end = self.run.started_at.saturating_add(self.definition.timeout_ms);
+        if let Some(cancel) = self.run.cancel {
+            let error = StepError::new("cancelled", "the run was cancelled");
+            return self.begin_ending(RunEnd::Cancelled, Some(error), None, cancel.undo);
+        }
+        if end <= self.now {
+            return self.fail_run(StepError::new("timeout", "the run did not end in time"));
+        }
+        if self.journal.bytes > RUN_RESULT_BYTES_MAX {
+            return self.fail_run(StepError::new("limit", "the results of the run have more than 16 MiB"));
+        }
+        if self.journal.count > RUN_ATTEMPTS_MAX {
+            let message = format!("the run has more than {RUN_ATTEMPTS_MAX} attempts of steps");
+            return self.fail_run(StepError::new("limit", message));
+        }
+        if let Some((key, stop)) = self.stopped_by() {
+            return self.stop_run(&key, &stop);
+        }
+        self.wake_at(end);
+        let definition = self.definition;
+        match self.list(&definition.steps, &Frame::root(true)) {
+            ListState::Open => {}
+            ListState::Failed(error) => self.fail_run(error),
+            ListState::Done => {
+                let output = definition.output.as_ref().map(|output| self.value(output, &Frame::root(true)));
+                match output.transpose() {
+                    // A `stop` step can be the last one.
+                    _ if self.stopped_by().is_some() => self.changed = true,
+                    Ok(output) => self.begin_ending(RunEnd::Completed, None, output, false),
+                    Err(error) => self.fail_run(error),
+                }
+            }
+        }
+    }
+
+    /// Ends the run as a `stop` step says.
+    fn stop_run(&mut self, key: &types::StepKey, stop: &serde_json::Map<String, Value>) {
+        let output = stop.get("output").filter(|output| !output.is_null()).cloned();
+        if stop.get("status").and_then(Value::as_str) == Some("completed") {
+            return self.begin_ending(RunEnd::Completed, None, output, false);
+        }
+        let message = stop.get("message").and_then(Value::as_str).unwrap_or("the workflow stopped the run");
+        let error = StepError { at: Some(key.clone()), ..StepError::new("stopped", message) };
+        self.begin_ending(RunEnd::Failed, Some(error), output, true);
+    }
+
+    fn fail_run(&mut self, error: StepError) {
+        self.begin_ending(RunEnd::Failed, Some(error), None, true);
+    }
+
+    fn begin_ending(&mut self, status: RunEnd, error: Option<StepError>, output: Option<Value>, undo: bool) {
+        let ending = Ending { status, error, output, undo, since: self.now };
+        self.ending = Some(ending.clone());
+        self.changed = true;
+        self.push(Command::BeginEnding(ending));
+    }
+
+    /// While a run is paused, nothing new starts. The end of a run is not paused.
+    fn is_paused(&self) -> bool {
+        self.run.paused && self.ending.is_none()
+    }
+
+    fn wake_at(&mut self, at: i64) {
+        if at > self.now {
+            self.timer = Some(self.timer.map_or(at, |timer| timer.min(at)));
+        }
+    }
+
+    fn push(&mut self, command: Command) {
+        self.journal.apply(&command, self.run.attempt, self.now);
+        self.commands.push(command);
+    }
+}
+
+/// Returns the steps of a list in an order in which each comes after those that it needs.
+fn order(steps: &[Step]) -> Vec<usize> {
+    let mut order = Vec::with_capacity(steps.len());
+    let mut placed = vec![false; steps.len()];
+    while order.len() < steps.len() {
+        let is_placed = |need: &String| steps.iter().position(|step| step.id == *need).is_none_or(|at| placed[at]);
+        let next = (0..steps.len()).find(|at| !placed[*at] && steps[*at].needs.iter().all(is_placed));
+        // A definition that was checked has no circle.
+        let Some(next) = next else { break };
+        placed[next] = true;
+        order.push(next);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! How runs end: stop, undo, finally, cancel, retry, limits.
+
+use super::*;
+
+const UNDO: &str = "- { id: a, tool: t, undo: { tool: u, params: { n: '${{ steps.a.data.n }}' } } }\n- { id: b, each: [7, 8], steps: [{ id: c, tool: t, undo: { tool: u, params: { n: '${{ steps.c.data }}', i: '${{ item }}' } } }] }\n- { id: d, tool: t }\nfinally: [{ id: f, emit: x, data: { s: '${{ run.status }}', d: '${{ steps.d.status }}' } }]\n";
+
+/// A run whose last step is about to end.
+fn before_the_end() -> World {
+    let mut run = World::with(UNDO);
+    run.plan();
+    run.ok("a", json!({"n": 1}));
+    run.ok("c.0", json!("zero"));
+    run.ok("c.1", json!("one"));
+    run
+}
+
+#[test]
+fn a_failed_run_undoes_the_newest_first_and_then_runs_finally() {
+    let mut run = before_the_end();
+    assert_eq!(run.fail("d", "upstream"), ["ending failed", "start -c.1"]);
+    run.history.rows.pop();
+    let Command::Start { work: Work::Tool { params, .. }, .. } = run.last() else { panic!() };
+    assert_eq!(params, json!({"n": "one", "i": 8}));
+    run.plan();
+    assert_eq!(run.ok("-c.1", json!(1)), ["start -c.0"]);
+    // A failed undo does not stop the others.
+    assert_eq!(run.fail("-c.0", "upstream"), ["start -a"]);
+    assert_eq!(run.ok("-a", json!(1)), ["start f"]);
+    run.history.rows.pop();
+    let Command::Start { work, .. } = run.last() else { panic!() };
+    assert_eq!(work, Work::Emit { name: "x".to_owned(), data: json!({"s": "failed", "d": "failed"}) });
+    run.plan();
+    assert_eq!(run.ok("f", json!(1)), ["end failed upstream undo_failed=c.0"]);
+}
+
+#[test]
+fn a_completed_run_undoes_nothing() {
+    let mut run = before_the_end();
+    assert_eq!(run.ok("d", json!(1)), ["ending completed", "start f"]);
+    assert_eq!(run.ok("f", json!(1)), ["end completed"]);
+    let mut run = before_the_end();
+    run.ok("d", json!(1));
+    assert_eq!(run.fail("f", "upstream"), ["end failed upstream"]);
+}
+
+#[test]
+fn a_cancelled_run_undoes_if_asked() {
+    for (undo, next) in [(false, "start f"), (true, "start -c.1")] {
+        let mut run = before_the_end();
+        run.history.run.cancel = Some(Cancellation { undo });
+        assert_eq!(run.plan(), ["ending cancelled", "cancel d"]);
+        assert_eq!(run.end("d", StepStatus::Uncertain, Value::Null, None), [next]);
+        if !undo {
+            assert_eq!(run.ok("f", json!(1)), ["end cancelled cancelled uncertain=d"]);
+        }
+    }
+}
+
+#[test]
+fn a_paused_run_can_be_cancelled() {
+    let mut run = before_the_end();
+    run.history.run.paused = true;
+    run.history.run.cancel = Some(Cancellation { undo: false });
+    run.plan();
+    assert_eq!(run.stopped("d"), ["start f"]);
+}
+
+#[test]
+fn stop_ends_the_run() {
+    let steps = |status: &str| {
+        format!(
+            "- {{ id: a, tool: t, undo: {{ tool: u }} }}\n- {{ id: b, tool: t, needs: [] }}\n- {{ id: s, stop: {status}, message: 'no ${{{{ steps.a.data }}}}', output: {{ x: 1 }}, needs: [a] }}"
+        )
+    };
+    let mut run = World::with(&steps("completed"));
+    run.plan();
+    assert_eq!(run.ok("a", json!(5)), ["succeeded s", "ending completed", "cancel b"]);
+    run.stopped("b");
+    assert!(
+        matches!(run.last(), Command::EndRun { status: RunEnd::Completed, output: Some(output), .. } if output == json!({"x": 1}))
+    );
+    let mut run = World::with(&steps("failed"));
+    run.plan();
+    run.ok("a", json!(5));
+    assert_eq!(run.stopped("b"), ["start -a"]);
+    run.ok("-a", json!(1));
+    let Command::EndRun { error: Some(error), .. } = run.last() else { panic!() };
+    assert_eq!((error.code.as_str(), error.message.as_str()), ("stopped", "no 5"));
+    let mut last = World::with("- { id: s, stop: failed }");
+    assert_eq!(last.plan(), ["succeeded s", "ending failed", "end failed stopped"]);
+}
+
+#[test]
+fn a_run_and_its_end_have_a_time() {
+    let mut run = before_the_end();
+    run.now = 86_400_000;
+    assert_eq!(run.plan(), ["ending failed", "cancel d"]);
+    assert_eq!(run.stopped("d"), ["start -c.1"]);
+    run.now += ENDING_MS_MAX;
+    assert_eq!(run.plan(), ["cancel -c.1 timeout"]);
+    assert_eq!(run.fail("-c.1", "timeout"), ["end failed timeout undo_failed=c.1,c.0,a"]);
+}
+
+#[test]
+fn a_retry_keeps_what_succeeded_and_was_not_undone() {
+    let mut run = before_the_end();
+    run.fail("d", "upstream");
+    run.ok("-c.1", json!(1));
+    run.fail("-c.0", "upstream");
+    run.ok("-a", json!(1));
+    run.ok("f", json!(1));
+    run.history.run.attempt = 2;
+    run.history.run.ending = None;
+    run.history.run.started_at = run.now;
+    // `a` was undone and runs again, before all that needs it. Item 0 of `c` was not undone.
+    assert_eq!(run.plan(), ["start a"]);
+    assert_eq!(run.ok("a", json!({"n": 2})), ["open b", "start c.1"]);
+    assert_eq!(run.ok("c.1", json!("again")), ["succeeded b", "start d"]);
+    assert_eq!(run.ok("d", json!(1)), ["ending completed", "start f"]);
+    assert_eq!(run.ok("f", json!(1)), ["end completed"]);
+}
+
+#[test]
+fn a_retry_keeps_items_only_if_they_are_the_same() {
+    let text = "workflow: w\nbot: b\nsteps:\n- { id: a, tool: t, undo: { tool: u } }\n- { id: b, each: '${{ steps.a.data }}', steps: [{ id: c, tool: t }] }\n";
+    let mut run = World::of(text, json!({}));
+    run.plan();
+    run.ok("a", json!([1, 2, 3]));
+    run.ok("c.0", json!("one"));
+    run.ok("c.1", json!("two"));
+    run.fail("c.2", "upstream");
+    run.ok("-a", json!(1));
+    run.history.run.attempt = 2;
+    run.history.run.ending = None;
+    assert_eq!(run.plan(), ["start a"]);
+    assert_eq!(run.ok("a", json!([1, 9, 3])), ["open b", "start c.1", "start c.2"]);
+}
+
+#[test]
+fn the_limits_of_a_run_are_reached() {
+    let mut run = World::with("- { id: a, tool: t }\n- { id: b, tool: t }");
+    run.plan();
+    run.ok("a", json!(1));
+    run.row("a").data_bytes = RUN_RESULT_BYTES_MAX + 1;
+    assert_eq!(run.plan(), ["ending failed", "cancel b"]);
+    assert!(matches!(&run.history.run.ending, Some(Ending { error: Some(error), .. }) if error.code == "limit"));
+    let mut run = World::with("- { id: a, tool: t }\n- { id: b, tool: t }");
+    run.plan();
+    let row = StepRow { key: key("z"), attempt: 1, status: StepStatus::Succeeded, ..StepRow::default() };
+    run.history.rows.extend(vec![row; RUN_ATTEMPTS_MAX]);
+    run.history.end(&key("a"), StepStatus::Succeeded, json!(1), None, 1_001);
+    assert_eq!(run.plan(), ["ending failed", "end failed limit"]);
+    let large = "workflow: w\nbot: b\nsteps:\n- { id: a, each: [1, 2, 3, 4, 5], concurrency: 5, steps: [{ id: b, tool: t }] }\n";
+    let mut run = World::of(large, json!({}));
+    run.plan();
+    for index in 0..5 {
+        run.history.end(&key(&format!("b.{index}")), StepStatus::Succeeded, json!("x".repeat(250_000)), None, 1_001);
+    }
+    assert_eq!(run.plan(), ["failed a limit", "ending failed", "end failed limit"]);
+}
