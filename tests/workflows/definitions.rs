@@ -64,8 +64,10 @@ async fn a_workflow_is_saved_versioned_and_deleted() -> Result<()> {
     assert_eq!(api.delete(&path).await?.0, 204);
     assert_eq!((api.get(&path).await?.0, api.delete(&path).await?.0), (404, 404));
     assert_eq!(api.get(&format!("{path}/versions/1")).await?.0, 404);
-    let saved = ["workflow.delete", "workflow.update", "workflow.update", "workflow.update", "workflow.create"];
-    assert_eq!(changes(api).await?[..5], saved, "what changes nothing is not recorded");
+    let mut saved = changes(api).await?;
+    saved.retain(|change| change.starts_with("workflow."));
+    let expected = ["workflow.delete", "workflow.update", "workflow.update", "workflow.update", "workflow.create"];
+    assert_eq!(saved, expected, "what changes nothing is not recorded");
     assert_eq!(api.delete(&format!("/api/bots/{}", world.bot)).await?.0, 204);
     Ok(())
 }
