@@ -6,6 +6,7 @@ mod budgets;
 mod configuration;
 mod console;
 mod doctor;
+mod events;
 mod help;
 mod key;
 mod logs;
@@ -14,6 +15,7 @@ mod plugin;
 mod sandbox;
 mod serve;
 mod why;
+mod workflow;
 
 use std::process::Output;
 use std::time::Duration;

@@ -15,6 +15,8 @@ mod login;
 mod pages;
 mod pictures;
 mod refusals;
+mod registry;
+mod schedules;
 mod tasks;
 mod why;
 mod wizard;

@@ -9,6 +9,7 @@ mod readme;
 mod start;
 mod triage;
 mod walk;
+mod webhooks;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -21,6 +21,7 @@ mod overview;
 mod pages;
 mod pins;
 mod plugins;
+mod preconditions;
 mod resource_types;
 mod resources;
 pub(crate) mod roles;

@@ -40,5 +40,6 @@ mod telemetry;
 mod tenancy;
 mod upgrade;
 mod vault;
+mod webhooks;
 mod workflows;
 mod world;

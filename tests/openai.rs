@@ -1,7 +1,9 @@
 //! `/v1`: bots for clients of the OpenAI API, with a scripted model and the tools of the plugin `github`.
 
 mod chat;
+mod client_tools;
 mod clients;
+mod connections;
 mod errors;
 mod repeats;
 mod responses;

@@ -23,7 +23,7 @@ use monstrum_core::sandboxes::Conversation;
 use monstrum_host::boot::{self, Outside, Running};
 use monstrum_host::config::{ServeFlags, Settings};
 use monstrum_store::{SandboxRow, SandboxStatus, StoreOptions};
-use monstrum_types::{Clock, SandboxInstanceId, SystemClock};
+use monstrum_types::{Clock, Labels, SandboxInstanceId, SystemClock};
 use reqwest::Method;
 use serde_json::{Value, json};
 use support::{Api, Machines, Server};
@@ -189,6 +189,7 @@ pub(crate) async fn plant(
         error: None,
         attempts: 0,
         next_attempt_at: None,
+        labels: Some(Labels::none()),
     };
     ensure!(store.insert_sandbox(&row).await?, "the bot does not exist");
     store.close().await;

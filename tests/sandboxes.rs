@@ -20,7 +20,7 @@ use monstrum_store::{
     BotRow, ConversationFilter, DEFAULT_WORKSPACE, Page, SandboxFilter, SandboxRow, SandboxStatus, Store, StoreOptions,
     WorkspaceRow,
 };
-use monstrum_types::{BotId, FixedClock, SandboxInstanceId, UtcMillis, WorkspaceId};
+use monstrum_types::{BotId, FixedClock, Labels, SandboxInstanceId, UtcMillis, WorkspaceId};
 use support::{Postgres, SandboxDouble};
 
 /// Runs each case on both databases.
@@ -194,6 +194,7 @@ impl Hosts {
             error: None,
             attempts: 0,
             next_attempt_at: None,
+            labels: Some(Labels::none()),
         };
         change(&mut row);
         assert!(self.store.insert_sandbox(&row).await?, "the bot of the sandbox does not exist");

@@ -77,6 +77,8 @@ impl Tenant {
             "name": marker, "bot_id": bot, "instruction": marker, "every_s": 3600, "enabled": false,
         });
         let schedule = made(&admin, "/api/schedules", &schedule).await?;
+        let webhook = json!({ "name": marker, "event": marker, "bot_id": bot, "verify": { "kind": "token" } });
+        let webhook = made(&admin, "/api/webhooks", &webhook).await?;
         let definition = json!({ "definition": format!("# {marker}\n{}", definition(NAME, &bot)) });
         let workflow = made(&admin, "/api/workflows", &definition).await?;
         let trigger = json!({ "event_pattern": format!("custom.{marker}"), "instruction": marker });
@@ -94,6 +96,7 @@ impl Tenant {
             ("tasks", text(&task["id"]).to_owned()),
             ("sessions", text(&task["session_id"]).to_owned()),
             ("schedules", schedule),
+            ("webhooks", webhook),
             ("binding_id", binding),
             ("request_id", text(&call["request_id"]).to_owned()),
         ]);
@@ -140,6 +143,7 @@ impl Tenant {
             "/api/tasks",
             "/api/sessions",
             "/api/schedules",
+            "/api/webhooks",
             "/api/wakes",
             "/api/workflows",
             "/api/budgets",
@@ -236,6 +240,7 @@ async fn walk(description: &Value, own: &Tenant, other: &Tenant) -> Result<usize
                 // tenants have a conversation of the same name, and each deletes only its own.
                 let is_refused = matches!(status, 403 | 404)
                     || matches!(collection, "begin" | "connect") && status == 400
+                    || template.starts_with("/hooks/") && status == 401
                     || matches!(collection, "chats" | "apps") && status == 202;
                 ensure!(!names || OF_THE_INSTANCE.contains(&collection) || is_refused, "{}", told());
                 ensure!(status < 500, "{}", told());
@@ -281,6 +286,11 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         (Method::DELETE, &foreign_trigger, Value::Null),
         (
             Method::POST,
+            "/api/webhooks",
+            json!({ "name": "stolen", "event": "x", "bot_id": theirs, "verify": { "kind": "token" } }),
+        ),
+        (
+            Method::POST,
             "/v1/chat/completions",
             json!({ "model": theirs, "messages": [{ "role": "user", "content": "x" }] }),
         ),
@@ -309,10 +319,12 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         format!("/api/sandboxes?app_id={NAME}&chat_id={NAME}"),
         format!("/api/tasks?bot_id={theirs}"),
         format!("/api/tasks?session_id={}", other.id("sessions")),
+        format!("/api/tasks?schedule_id={}", other.id("schedules")),
         format!("/api/tasks?cursor={}", "fffa0000-0000-7000-8000-000000000000"),
         format!("/api/sessions?bot_id={theirs}"),
         format!("/api/schedules?bot_id={theirs}"),
         format!("/api/schedules?cursor={}", "fffa0000-0000-7000-8000-000000000000"),
+        format!("/api/webhooks?cursor={}", other.id("webhooks")),
         format!("/api/sandboxes?cursor={}", "019a0000-0000-7000-8000-000000000000"),
         "/api/wakes?cursor=event/0".to_owned(),
         format!("/api/workflows?bot_id={theirs}"),

@@ -20,7 +20,7 @@ use monstrum_egress::{Egress, EgressOptions};
 use monstrum_runtime::{Runtime, RuntimeOptions};
 use monstrum_sandbox::SandboxProvider;
 use monstrum_types::{Clock, Secret, SystemClock};
-use monstrum_vault::FileKey;
+use monstrum_vault::{FileKey, VaultError};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
@@ -54,6 +54,7 @@ use monstrum_core::policy::pattern_limits::PatternRoom;
 use monstrum_core::remote_agents::RemoteAgents;
 use monstrum_core::sandboxes::outputs::Outputs;
 use monstrum_core::sandboxes::{FileTurns, Sandboxes};
+use monstrum_core::webhooks::Receiver;
 
 pub use archive::{ArchivingError, archive_offline, archive_online};
 pub use data::{
@@ -102,6 +103,8 @@ pub enum BootError {
     Runtime(#[from] monstrum_runtime::RuntimeError),
     #[error("cannot use the audit heads")]
     Heads(#[from] monstrum_core::audit::HeadsError),
+    #[error("cannot prepare the secrets of webhooks")]
+    Vault(#[from] VaultError),
     #[error("the database cannot be used")]
     Store(#[from] monstrum_store::StoreError),
     #[error("cannot listen on {address}")]
@@ -131,19 +134,21 @@ pub async fn start(settings: Settings) -> Result<Running, BootError> {
     start_with(settings, Outside::default()).await
 }
 
-/// Replacements for the network and the sandbox provider of a server.
+/// Replacements for the network, the sandbox provider and the clock of a server.
 #[derive(Default)]
 pub struct Outside {
     /// The options of egress. `monstrum plugin test` replaces the network with these options.
     pub egress: EgressOptions,
     /// The provider of sandboxes; `None` means the provider that the settings name.
     pub sandboxes: Option<Arc<dyn SandboxProvider>>,
+    /// The clock; `None` means that of the machine.
+    pub clock: Option<Arc<dyn Clock>>,
 }
 
 /// Starts a server with the network and the sandbox provider that `outside` specifies.
 pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running, BootError> {
     listen::raise_descriptors();
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let clock: Arc<dyn Clock> = outside.clock.clone().unwrap_or_else(|| Arc::new(SystemClock));
     let data = Data::open(&settings, clock.as_ref()).await?;
     owners::fill(&data.store).await?;
     create_plugins_dir(&settings)?;
@@ -199,6 +204,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
 
     let packages = packages(&settings, &data, &plugins);
     let base_url = settings.public_url.as_ref().map_or_else(|| format!("http://{address}"), ToString::to_string);
+    let webhooks = Receiver::new(&data.vault)?;
     let pattern_room = PatternRoom::new(settings.workspace_patterns_mib);
     let audit_feed = Feed::new(data.store.clone());
     let app = Arc::new(App {
@@ -226,6 +232,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         access_tokens,
         calls: Arc::new(calls),
         console_sessions,
+        webhooks,
         clock,
         scanned: tokio::sync::watch::Sender::new(false),
     });
@@ -560,6 +567,9 @@ async fn purge(app: Arc<App>, keep_tasks_days: u32, stop: CancellationToken) {
         }
         if let Err(error) = app.store.forget_events(app.clock.now().plus_ms(-KEPT_MS)).await {
             tracing::warn!(%error, "cannot delete events that happened long ago");
+        }
+        if let Err(error) = app.store.forget_webhook_receipts(app.clock.now().plus_ms(-DAY_MS)).await {
+            tracing::warn!(%error, "cannot delete the receipts of requests to webhooks that are older than a day");
         }
         if let Err(error) = app.store.forget_agent_hosts().await {
             tracing::warn!(%error, "cannot delete what hosts that ended long ago had recorded about their agents");

@@ -19,7 +19,9 @@ mod completions;
 mod configuration;
 mod console;
 mod credential;
+mod delivery;
 mod doctor;
+mod event;
 mod failure;
 mod fields;
 mod folder;
@@ -41,10 +43,12 @@ mod sandbox;
 mod schedule;
 mod serve;
 mod session;
+mod subscription;
 mod task;
 mod trust;
 mod usage;
 mod vault;
+mod webhook;
 mod why;
 mod workflow;
 mod workspace;
@@ -175,6 +179,14 @@ enum Command {
     #[command(subcommand)]
     Schedule(schedule::Schedule),
     #[command(subcommand)]
+    Event(Box<event::Event>),
+    #[command(subcommand)]
+    Subscription(Box<subscription::Subscription>),
+    #[command(subcommand)]
+    Delivery(delivery::Delivery),
+    #[command(subcommand)]
+    Webhook(Box<webhook::Webhook>),
+    #[command(subcommand)]
     Workflow(workflow::Workflow),
     #[command(subcommand)]
     Session(session::Session),
@@ -261,6 +273,10 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Sandbox(sandbox) => sandbox.run(&options).await,
             Command::Task(task) => task.run(&options).await,
             Command::Schedule(schedule) => schedule.run(&options).await,
+            Command::Event(event) => event.run(&options).await,
+            Command::Subscription(subscription) => subscription.run(&options).await,
+            Command::Delivery(delivery) => delivery.run(&options).await,
+            Command::Webhook(webhook) => webhook.run(&options).await,
             Command::Workflow(workflow) => workflow.run(&options).await,
             Command::Session(session) => session.run(&options).await,
             Command::Approval(approval) => approval.run(&options).await,

@@ -45,6 +45,7 @@ mod tickets;
 mod tools;
 mod trust;
 mod wakes;
+mod webhooks;
 mod welcome;
 mod workflows;
 mod workspaces;
@@ -90,7 +91,7 @@ const KEPT_BY_PROBLEMS: [HeaderName; 4] = [
     ::http::header::VARY,
 ];
 
-/// The routes that create objects and accept an `Idempotency-Key`, by the right that they require. The route that
+/// The routes that create objects or start tasks and accept an `Idempotency-Key`, by the right that they require. The route that
 /// creates API keys is excluded: a key is shown only once, so the answer must not be stored.
 struct Creating {
     by_root: OpenApiRouter<HttpState>,
@@ -106,8 +107,8 @@ impl Creating {
         let new = OpenApiRouter::default;
         let by_root = new().routes(routes!(workspaces::create)).routes(routes!(trust::create));
         let by_admin = new().routes(routes!(roles::create)).routes(routes!(bindings::create));
-        let by_operator =
-            new().routes(routes!(resources::create)).routes(routes!(bots::create)).routes(routes!(schedules::create));
+        let by_operator = new().routes(routes!(resources::create)).routes(routes!(bots::create));
+        let by_operator = by_operator.routes(routes!(schedules::create)).routes(routes!(schedules::fire));
         let by_operator = by_operator.routes(routes!(workflows::create)).routes(routes!(workflows::create_trigger));
         Creating {
             by_root: idempotency::describe(by_root),
@@ -223,7 +224,8 @@ fn others() -> OpenApiRouter<HttpState> {
         .merge(work())
 }
 
-/// Returns the routes of the work of bots: tasks, schedules, workflows, sessions and approvals, and the doors of clients and agents.
+/// Returns the routes of the work of bots: tasks, schedules, workflows, sessions, approvals and webhooks, and the doors of
+/// clients and agents.
 fn work() -> OpenApiRouter<HttpState> {
     OpenApiRouter::default()
         .routes(routes!(tasks::list))
@@ -233,7 +235,6 @@ fn work() -> OpenApiRouter<HttpState> {
         .routes(routes!(tasks::events))
         .routes(routes!(schedules::list))
         .routes(routes!(schedules::show, schedules::update, schedules::delete))
-        .routes(routes!(schedules::fire))
         .routes(routes!(schedules::preview))
         .routes(routes!(workflows::list))
         .routes(routes!(workflows::validate))
@@ -247,6 +248,10 @@ fn work() -> OpenApiRouter<HttpState> {
         .routes(routes!(sessions::messages))
         .routes(routes!(approvals::list))
         .routes(routes!(approvals::show, approvals::decide))
+        .routes(routes!(webhooks::list, webhooks::create))
+        .routes(routes!(webhooks::show, webhooks::update, webhooks::delete))
+        .routes(routes!(webhooks::rotate))
+        .routes(routes!(webhooks::receive))
         .routes(routes!(mcp::post, mcp::listen))
         .routes(routes!(agent_socket::open))
         .routes(routes!(mcp::metadata))

@@ -16,7 +16,7 @@ const ORDER: &[&[&str]] = &[
     &["audit"],
     &["credentials", "sandboxes"],
     &["policy"],
-    &["access_tokens", "console_sessions", "models", "oauth"],
+    &["access_tokens", "console_sessions", "models", "oauth", "webhooks"],
     &["pins"],
     &["mcp", "remote_agents"],
     &["approvals"],

@@ -1,5 +1,7 @@
 //! The commands `monstrum export` and `monstrum apply`: the configuration of a workspace as YAML.
 
+mod conditions;
+
 use std::fs;
 use std::process::Stdio;
 

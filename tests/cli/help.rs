@@ -102,6 +102,25 @@ const COMMANDS: &str = "
     schedule delete
     schedule fire
     schedule preview
+    event emit
+    event list
+    event show
+    event tail
+    subscription create
+    subscription list
+    subscription show
+    subscription edit
+    subscription confirm
+    subscription delete
+    delivery list
+    delivery retry
+    webhook create
+    webhook list
+    webhook show
+    webhook edit
+    webhook rotate
+    webhook delete
+    workflow validate
     workflow apply
     workflow list
     workflow show
@@ -130,38 +149,42 @@ async fn every_command_helps() -> Result<()> {
     Usage: monstrum [OPTIONS] <COMMAND>
 
     Commands:
-      serve        Run the server
-      bot          Create, list, show, edit and delete bots
-      resource     Create, list, show, edit and delete resources
-      credential   Set, show, test, confirm and delete the credentials of resources
-      oauth        Authorize resources by OAuth
-      role         Create, list, show, edit and delete roles
-      binding      Create, list, show, edit and delete bindings, which give bots the use of resources
-      budget       Set, show, list and delete the monthly budgets of the workspace, its bots and its users
-      usage        Show what bots, users, tasks and models have cost in a month
-      workspace    Create, list, show, edit and delete workspaces
-      export       Print the configuration of a workspace as YAML
-      apply        Change the configuration of a workspace to that of YAML files
-      call         Call a tool as a bot and print the result
-      why          Explain whether a bot may call a tool [alias: check]
-      plugin       Create, test, pack, install, list, show, reload and check plugins
-      trust        Manage the keys that may sign packages
-      registry     Create a registry of packages
-      task         Let bots work on instructions
-      schedule     Start tasks of bots at certain times
-      workflow     Save workflows: documents with steps that bots run
-      session      List, show and delete the conversations of bots
-      approval     Decide about calls that wait for a person
-      mcp          Decide about tools of MCP servers and remote agents
-      audit        Read and verify the audit
-      logs         Print the newest calls, and follow calls as they end
-      sandbox      Manage the sandboxes of conversations
-      key          Create, list, rotate, delete and recover API keys
-      console      Open the console in a browser
-      vault        Manage the master key and the seals of the database
-      platform     Call platform functions of plugins
-      doctor       Find weak settings and broken parts
-      completions  Print a shell completion script
+      serve         Run the server
+      bot           Create, list, show, edit and delete bots
+      resource      Create, list, show, edit and delete resources
+      credential    Set, show, test, confirm and delete the credentials of resources
+      oauth         Authorize resources by OAuth
+      role          Create, list, show, edit and delete roles
+      binding       Create, list, show, edit and delete bindings, which give bots the use of resources
+      budget        Set, show, list and delete the monthly budgets of the workspace, its bots and its users
+      usage         Show what bots, users, tasks and models have cost in a month
+      workspace     Create, list, show, edit and delete workspaces
+      export        Print the configuration of a workspace as YAML
+      apply         Change the configuration of a workspace to that of YAML files
+      call          Call a tool as a bot and print the result
+      why           Explain whether a bot may call a tool [alias: check]
+      plugin        Create, test, pack, install, list, show, reload and check plugins
+      trust         Manage the keys that may sign packages
+      registry      Create a registry of packages
+      task          Let bots work on instructions
+      schedule      Start tasks of bots at certain times
+      event         Make, list, show and follow events
+      subscription  Give bots tasks when events happen
+      delivery      List the deliveries of events, and repeat those that are dead
+      webhook       Let systems outside make events
+      workflow      Check, save and show workflows: documents with steps that bots run
+      session       List, show and delete the conversations of bots
+      approval      Decide about calls that wait for a person
+      mcp           Decide about tools of MCP servers and remote agents
+      audit         Read and verify the audit
+      logs          Print the newest calls, and follow calls as they end
+      sandbox       Manage the sandboxes of conversations
+      key           Create, list, rotate, delete and recover API keys
+      console       Open the console in a browser
+      vault         Manage the master key and the seals of the database
+      platform      Call platform functions of plugins
+      doctor        Find weak settings and broken parts
+      completions   Print a shell completion script
 
     Options:
       -h, --help     Print help

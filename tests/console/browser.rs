@@ -149,6 +149,7 @@ impl Site {
         ];
         of_admins.extend(of_oauth_apps(&world, &base).await?);
         of_operators.extend(of_tasks(&world, &base).await?);
+        of_operators.extend(of_schedules(&world, &base).await?);
         of_admins.push(("budget-change", format!("{base}/budgets/change?subject=bot&bot_id={}", world.bot)));
         let of_root = of_instance(&world, &base).await?;
         let mut keys = BTreeMap::from([("root", world.api.key().to_owned())]);
@@ -224,6 +225,24 @@ async fn of_tasks(world: &World, base: &str) -> Result<Vec<Named>> {
         ("session-delete", format!("{base}/sessions/{session}/delete")),
         ("budgets", format!("{base}/budgets")),
         ("usage", format!("{base}/usage?by=task")),
+    ])
+}
+
+/// Makes a schedule, and returns the pages of schedules.
+async fn of_schedules(world: &World, base: &str) -> Result<Vec<Named>> {
+    let long = "a-word-that-is-longer-than-the-window-is-wide-".repeat(8);
+    let narrow = json!({ "allowed_tools": [&long[..100]], "scope_constraints": { "repos": [&long[..100]] } });
+    let schedule = json!({
+        "name": &long[..120], "bot_id": world.bot, "instruction": long, "cron": "30 7 * * mon-fri",
+        "timezone": "Europe/Berlin", "jitter_s": 60, "narrow": narrow,
+    });
+    let schedule = crate::http::made(&world.api, "/api/schedules", &schedule).await?;
+    Ok(vec![
+        ("schedules", format!("{base}/schedules")),
+        ("schedule-new", format!("{base}/schedules/new?bot_id={}", world.bot)),
+        ("schedule", format!("{base}/schedules/{schedule}")),
+        ("schedule-edit", format!("{base}/schedules/{schedule}/edit")),
+        ("schedule-delete", format!("{base}/schedules/{schedule}/delete")),
     ])
 }
 
@@ -361,6 +380,8 @@ async fn everything_works_in_a_browser_without_scripts() -> Result<()> {
         "tasks",
         "tasks/new",
         "sessions",
+        "schedules",
+        "schedules/new",
         "budgets",
         "budgets/change",
         "usage?by=model",

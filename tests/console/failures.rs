@@ -332,6 +332,8 @@ async fn objects_of_another_workspace_are_on_no_page() -> Result<()> {
     let key = made(api, "/api/keys", &json!({ "name": NAME, "kind": "operator" })).await?;
     let client = json!({ "resource_type": "github", "client_id": NAME, "client_secret": "a-long-client-secret" });
     let provider = made(api, "/api/oauth/providers", &client).await?;
+    let schedule = json!({ "name": NAME, "bot_id": bot, "instruction": NAME, "every_s": 3600 });
+    let schedule = made(api, "/api/schedules", &schedule).await?;
     let foreign = crate::http::workspace(api, "foreign").await?;
     let (_, me) = foreign.get("/api/me").await?;
     let base = format!("/console/w/{}", text(&me["workspace_id"]));
@@ -361,6 +363,7 @@ async fn objects_of_another_workspace_are_on_no_page() -> Result<()> {
         "/tools/test_echo_run",
     ];
     pages.extend(of_bot.map(|tab| format!("bots/{bot}{tab}")));
+    pages.extend(["", "/edit", "/delete"].map(|page| format!("schedules/{schedule}{page}")));
     pages.extend(["", "/edit", "/delete", "/credential"].map(|tab| format!("resources/{resource}{tab}")));
     for page in pages {
         let answer = browser.get(&format!("{base}/{page}")).await?;
@@ -373,6 +376,7 @@ async fn objects_of_another_workspace_are_on_no_page() -> Result<()> {
         "conversations",
         "tasks",
         "sessions",
+        "schedules",
         "budgets",
         "usage",
         "oauth-apps",

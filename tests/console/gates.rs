@@ -80,7 +80,15 @@ async fn gates_are_added_changed_and_removed_without_a_script() -> Result<()> {
             let refused = submit(&fields).await?;
             assert_eq!(refused.status, 422, "{page}, {name}={value}: {}", refused.text);
             assert!(refused.text.contains(&format!("/{field}</code>")), "{name}={value}: {}", refused.text);
-            assert!(refused.text.contains("<details open>") && refused.text.contains("kept"), "{}", refused.text);
+            // The field is marked without a script. What the API refuses is shown as the list that was sent, without the
+            // removed gate.
+            let number = usize::from(value != "5");
+            let gate = format!("gate.{number}");
+            for part in
+                [format!("<details id=\"{gate}\" open>"), format!("id=\"{gate}.{field}-fault\""), "kept".to_owned()]
+            {
+                assert!(refused.text.contains(&part), "{name}={value}, {part}: {}", refused.text);
+            }
             assert_eq!(gates(&world, &object).await?, expected, "{page}, {name}={value}");
         }
         let removed = submit(&[("gate.0.action", "remove"), ("gate.1.action", "remove")]).await?;
@@ -147,5 +155,47 @@ async fn a_preview_shows_what_patterns_match_and_tests_values() -> Result<()> {
         assert!(preview.text.contains(part), "{part}: {}", preview.text);
     }
     assert_eq!(world.api.get(&object).await?.1, before, "a preview saves nothing");
+    Ok(())
+}
+
+#[tokio::test]
+async fn wrong_fields_of_bots_roles_and_bindings_are_marked_without_a_script() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let browser = Browser::log_in(&world, world.api.key()).await?;
+    let [bot, role, binding] = forms(&world).await?.map(|(page, ..)| page);
+    let long = "x".repeat(129);
+    let lists = [("operations.mode", "only"), ("operations", "*")];
+    let granted = [("tools.mode", "only"), ("tools.others", "*"), ("enabled", "on"), ("save", "1")];
+    let too_long = "x".repeat(5000);
+    let scopes = format!("{{\"repos\": [\"{too_long}\"]}}");
+    let new_bot = format!("{}/bots/new", base(&world).await?);
+    for (page, fields, field) in [
+        (&new_bot, vec![("name", long.as_str())], "name"),
+        (&bot, vec![("name", long.as_str())], "name"),
+        (&bot, vec![("name", "tester"), ("monthly_token_budget", "many")], "monthly_token_budget"),
+        (&role, [&lists[..], &[("name", long.as_str())]].concat(), "name"),
+        (&role, [&lists[..], &[("name", "asks"), ("scopes", "{")]].concat(), "scopes"),
+        (&role, [&lists[..], &[("name", "asks"), ("scopes", scopes.as_str())]].concat(), "scopes"),
+        (&binding, [&granted[..], &[("calls_per_minute", "many")]].concat(), "calls_per_minute"),
+        (&binding, [&granted[..], &[("limit.fuel", "-1")]].concat(), "limit.fuel"),
+        (&binding, [&granted[..], &[("delegate", "[")]].concat(), "delegate"),
+        (&binding, [&granted[..1], &[("tools.others", too_long.as_str()), ("save", "1")]].concat(), "tools"),
+        (
+            &binding,
+            [&granted[..], &[("scope.mode.repos", "only"), ("scope.entries.repos", too_long.as_str())]].concat(),
+            "scope.entries.repos",
+        ),
+    ] {
+        let refused = browser.submit(page, page, &fields).await?;
+        assert_eq!(refused.status, 422, "{page} {field}: {}", refused.text);
+        for part in [format!("id=\"{field}-fault\""), format!("href=\"#{field}\"")] {
+            assert!(refused.text.contains(&part), "{page} {part}: {}", refused.text);
+        }
+        assert!(refused.text.contains("aria-invalid=\"true\""), "{page} {field}: {}", refused.text);
+        // The field itself names the message.
+        let described = refused.text.contains(&format!("-hint {field}-fault\""))
+            || refused.text.contains(&format!("aria-describedby=\"{field}-fault\""));
+        assert!(described, "{page} {field}: {}", refused.text);
+    }
     Ok(())
 }

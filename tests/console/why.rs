@@ -2,6 +2,7 @@
 
 mod beyond;
 mod kinds;
+mod parts;
 mod random;
 
 use anyhow::{Context, Result, bail, ensure};

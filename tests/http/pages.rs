@@ -55,6 +55,10 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         let whole = list(&world, &format!("{path}?limit=1000")).await?;
         let items = whole["items"].as_array().context("the list has no items")?.clone();
         assert_eq!(whole["next_cursor"], Value::Null, "{path}");
+        // The changes of this test fill more than one page of the audit.
+        let first = list(&world, path).await?;
+        assert_eq!(first["items"], json!(items[..items.len().min(50)]), "{path}");
+        assert_eq!(first["next_cursor"].is_null(), items.len() <= 50, "{path}");
         for limit in [1, 2, items.len()] {
             assert_eq!(walk(&world, path, limit).await?, items, "{path} by {limit}");
         }
@@ -87,7 +91,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     assert_snapshot!(table.join("\n"), @"
     /api/approvals has 3; 422 422 422 422 422 422 422 422
     /api/audit has 11; 422 422 422 422 422 422 422 422
-    /api/audit/changes has 58; 422 422 422 422 422 422 422 422
+    /api/audit/changes has 61; 422 422 422 422 422 422 422 422
     /api/bots has 4; 422 422 422 422 422 422 422 422
     /api/bots/{id}/resources has 6; 422 422 422 422 422 422 422 422
     /api/bots/{id}/tasks has 4; 422 422 422 422 422 422 422 422
@@ -107,6 +111,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     /api/tasks has 4; 422 422 422 422 422 422 422 422
     /api/trust has 4; 422 422 422 422 422 422 422 422
     /api/wakes has 4; 422 422 422 422 422 422 422 422
+    /api/webhooks has 3; 422 422 422 422 422 422 422 422
     /api/workflows has 3; 422 422 422 422 422 422 422 422
     /api/workflows/{id}/triggers has 3; 422 422 422 422 422 422 422 422
     /api/workflows/{id}/versions has 3; 422 422 422 422 422 422 422 422
@@ -199,6 +204,8 @@ async fn objects(world: &World, store: StoreOptions) -> Result<()> {
                 "name": name, "bot_id": world.bot, "instruction": "x", "every_s": 3600, "enabled": false,
             });
             made(&world.api, "/api/schedules", &times).await?;
+            let webhook = json!({ "name": name, "event": "e", "verify": { "kind": "token" } });
+            made(&world.api, "/api/webhooks", &webhook).await?;
         }
         made(&world.api, "/api/keys", &json!({ "name": name, "kind": if number % 2 == 0 { "root" } else { "admin" } }))
             .await?;

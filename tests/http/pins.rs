@@ -284,3 +284,29 @@ async fn approved_tools_survive_a_restart() -> Result<()> {
     host.stop().await;
     Ok(())
 }
+
+#[tokio::test]
+async fn a_decision_is_refused_if_another_was_made_that_its_caller_does_not_know() -> Result<()> {
+    let outside = Outside::start(Definitions::Review).await?;
+    outside.declare(&[tool("a", "1"), tool("b", "1")]).await?;
+    let digest = outside.pins().await?[0]["digest"].clone();
+    let decide = async |verdict: &str, effect: &str, was: Value| -> Result<(u16, Value)> {
+        let decision = json!({ "original_name": "a", "digest": digest, "effect": effect, "was": was });
+        let path = format!("/api/resources/{}/tools/{verdict}", outside.resource);
+        outside.api.post(&path, &json!({ "tools": [decision] })).await
+    };
+    let known = |effect: &str| json!({ "approved_digest": digest, "effect": effect });
+    let none = || json!({ "approved_digest": null });
+    assert_eq!(decide("approve", "read", known("read")).await?.0, 409, "nothing is approved yet");
+    assert_eq!(decide("approve", "read", none()).await?.0, 200);
+    for (verdict, was) in [("approve", none()), ("approve", known("write")), ("reject", none())] {
+        let (status, refused) = decide(verdict, "write", was).await?;
+        assert_eq!(status, 409, "{verdict}: {refused}");
+        assert!(text(&refused["detail"]).contains("another request has decided about the tool"), "{refused}");
+        assert_eq!(outside.pins().await?[0]["effect"], "read", "a refused decision decides nothing");
+    }
+    assert_eq!(decide("approve", "write", known("read")).await?.0, 200);
+    assert_eq!(outside.pins().await?[0]["effect"], "write");
+    assert_eq!(outside.statuses().await?, ["a approved", "b pending"]);
+    Ok(())
+}

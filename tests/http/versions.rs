@@ -1,5 +1,5 @@
-//! The headers `ETag` and `If-Match` of objects with a version: bots, bindings, resources, roles, schedules and
-//! workflows.
+//! The headers `ETag` and `If-Match` of objects with a version: bots, bindings, resources, roles, schedules,
+//! webhooks and workflows.
 
 use anyhow::{Context, Result, ensure};
 use reqwest::Method;
@@ -49,6 +49,8 @@ async fn objects(world: &World) -> Result<Vec<(String, [Value; 2])>> {
     let workflow = |step: &str| json!({ "definition": definition_with("release", &world.bot, step) });
     let release = made(&world.api, "/api/workflows", &workflow("{ id: a, emit: a }")).await?;
     let names = || [json!({ "name": "first" }), json!({ "name": "second" })];
+    let webhook = json!({ "name": "hook", "event": "e", "verify": { "kind": "token" } });
+    let webhook = made(&world.api, "/api/webhooks", &webhook).await?;
     Ok(vec![
         (
             format!("/api/bots/{}/resources/{}", world.bot, bound.binding),
@@ -57,6 +59,7 @@ async fn objects(world: &World) -> Result<Vec<(String, [Value; 2])>> {
         (format!("/api/resources/{}", bound.resource), names()),
         (format!("/api/roles/{role}"), names()),
         (format!("/api/schedules/{schedule}"), names()),
+        (format!("/api/webhooks/{webhook}"), names()),
         (format!("/api/workflows/{release}"), [workflow("{ id: a, emit: b }"), workflow("{ id: a, emit: c }")]),
         (format!("/api/bots/{}", world.bot), names()),
     ])

@@ -4,6 +4,8 @@
 
 #[path = "../equal_policy.rs"]
 mod equal_policy;
+#[path = "../litellm.rs"]
+mod litellm;
 #[path = "../revocation.rs"]
 mod revocation;
 #[path = "../task_kills.rs"]
@@ -17,6 +19,11 @@ async fn a_revocation_among_500_000_bindings() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_export_of_200_bots_is_applied_with_equal_decisions() -> anyhow::Result<()> {
     equal_policy::holds(200, 10_000).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_proxy_of_litellm_is_a_model() -> anyhow::Result<()> {
+    litellm::answers().await
 }
 
 #[tokio::test(flavor = "multi_thread")]

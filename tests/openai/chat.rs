@@ -7,7 +7,7 @@ use support::{FakeLlm, LlmReply};
 use super::{CHAT, ask, created, events, looks, post, said, streamed, task_of};
 use crate::http::{made, workspace};
 use crate::models;
-use crate::tasks::{Tasks, give_model, outline};
+use crate::tasks::{Tasks, ended, give_model, outline};
 use crate::world::text;
 
 const ANSWER: &str = "Let me look.\n\nThere are two.";
@@ -147,6 +147,31 @@ async fn the_conversation_of_a_request_reaches_the_calls() -> Result<()> {
         let app = if by_header { "open-webui" } else { "app" };
         assert_eq!(audited["user"], json!({ "app_id": app, "user_id": "ada" }), "{audited}");
     }
+    Ok(())
+}
+
+/// The task has no session, but works for the conversation that the client names.
+#[tokio::test]
+async fn a_conversation_is_deleted_with_the_tasks_of_its_requests() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let api = tasks.api();
+    tasks.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I think")]).silent()]);
+    let mut body = streamed(ask("Go."));
+    body["user"] = json!("ada");
+    body["metadata"] = json!({ "app_id": "app", "chat_id": "one" });
+    let stream = post(api, CHAT, &body).send().await?;
+    tasks.llm.is_answering().await;
+    let (_, listed) = api.get("/api/tasks").await?;
+    let task = format!("/api/tasks/{}", text(&listed["items"][0]["id"]));
+    for chat in ["/api/chats/one?app_id=app", "/api/apps/app"] {
+        assert_eq!(api.delete(chat).await?.0, 409, "{chat}");
+    }
+    assert_eq!(api.delete("/api/chats/two?app_id=app").await?.0, 202, "another conversation");
+    assert_eq!(api.delete(&task).await?.0, 202);
+    ended(api, text(&listed["items"][0]["id"])).await?;
+    drop(stream);
+    assert_eq!(api.delete("/api/chats/one?app_id=app").await?.0, 202);
+    assert_eq!(api.get(&task).await?.0, 404);
     Ok(())
 }
 

@@ -9,7 +9,6 @@ use support::LlmReply;
 use super::{CHAT, ask, broken, created, events, looks, post, streamed};
 use crate::http::workspace;
 use crate::tasks::Tasks;
-use crate::world::text;
 
 /// Returns the status, the type, the code and the field of an error, whose form is checked.
 async fn refused(request: RequestBuilder) -> Result<String> {
@@ -103,21 +102,6 @@ async fn every_error_has_the_form_of_openai() -> Result<()> {
     assert!(tasks.llm.requests().is_empty() && created(&tasks) == 0);
     let (_, listed) = api.get("/api/tasks").await?;
     assert_eq!(listed["items"], json!([]), "no refused request has started a task");
-    Ok(())
-}
-
-/// A bot that admits tools of clients does not run them as if they were its own.
-#[tokio::test]
-async fn tools_of_clients_are_refused_even_if_the_bot_admits_them() -> Result<()> {
-    let tasks = Tasks::start().await?;
-    let bot = format!("/api/bots/{}", tasks.world.bot);
-    let (status, changed) = tasks.api().patch(&bot, &json!({ "client_tools": true })).await?;
-    assert_eq!(status, 200, "{changed}");
-    let mut body = ask("Hi");
-    body["tools"] = json!([{ "type": "function", "function": { "name": "look" } }]);
-    let (status, refused) = tasks.api().post(CHAT, &body).await?;
-    assert_eq!((status, &refused["error"]["param"]), (400, &json!("tools")), "{refused}");
-    assert!(text(&refused["error"]["message"]).contains("not supported"), "{refused}");
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use support::{LlmReply, Server};
 
 use super::{CHAT, ask, broken, created, events, looks, post, said, streamed};
 use crate::tasks::{Tasks, calls, create, ended};
-use crate::world::text;
+use crate::world::{eventually, text};
 
 /// Returns a request that its library has repeated this often.
 fn repeated(request: RequestBuilder, count: u32) -> RequestBuilder {
@@ -173,5 +173,49 @@ async fn a_task_without_its_client_ends_after_a_restart() -> Result<()> {
     let (_, listed) = tasks.api().get("/api/tasks").await?;
     let task = ended(tasks.api(), text(&listed["items"][0]["id"])).await?;
     assert_eq!((text(&task["status"]), created(&tasks)), ("cancelled", 0), "{task}");
+    Ok(())
+}
+
+/// Starts a request whose client goes in the middle of the second answer, and waits until its task has ended.
+async fn deserted(tasks: &Tasks, body: &Value) -> Result<()> {
+    let response = post(tasks.api(), CHAT, body).header("idempotency-key", "one").send().await?;
+    tasks.llm.is_answering().await;
+    drop(response);
+    let (_, listed) = tasks.api().get("/api/tasks").await?;
+    let task = ended(tasks.api(), text(&listed["items"][0]["id"])).await?;
+    assert_eq!(text(&task["status"]), "cancelled", "{task}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_too_late_starts_a_new_task_if_nothing_was_written() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    tasks.llm.prepare([LlmReply::chunks(&[LlmReply::piece("I think")]).silent(), LlmReply::says(&["Now."])]);
+    let body = streamed(ask("Hi"));
+    deserted(&tasks, &body).await?;
+    let again = events(post(tasks.api(), CHAT, &body).header("idempotency-key", "one").send().await?).await?;
+    let chunks: Vec<Value> = again.iter().filter_map(|data| serde_json::from_str(data).ok()).collect();
+    assert_eq!((said(&chunks).as_str(), again.last().map(String::as_str)), ("Now.", Some("[DONE]")), "{again:?}");
+    let (_, listed) = tasks.api().get("/api/tasks").await?;
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(2), "{listed}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_after_a_write_starts_nothing() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let silent = LlmReply::chunks(&[LlmReply::piece("I made")]).silent();
+    tasks.llm.prepare([calls(&[("github_create_issue", create("Once"))]), silent]);
+    let body = streamed(ask("Create."));
+    let first = post(tasks.api(), CHAT, &body).header("idempotency-key", "one").send().await?;
+    eventually("the issue is created", async || Ok((created(&tasks) == 1).then_some(()))).await?;
+    drop(first);
+    let (_, listed) = tasks.api().get("/api/tasks").await?;
+    assert_eq!(text(&ended(tasks.api(), text(&listed["items"][0]["id"])).await?["status"]), "cancelled");
+    let response = post(tasks.api(), CHAT, &body).header("idempotency-key", "one").send().await?.text().await?;
+    assert!(response.contains("task_failed"), "{response}");
+    assert_eq!(created(&tasks), 1);
+    let (_, listed) = tasks.api().get("/api/tasks").await?;
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");
     Ok(())
 }

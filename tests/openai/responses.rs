@@ -163,10 +163,21 @@ async fn references_are_few() -> Result<()> {
     tasks.llm.prepare([LlmReply::says(&["Once."])]);
     let (status, first) = tasks.api().post(RESPONSES, &input("Hi")).await?;
     assert_eq!(status, 200, "{first}");
-    let items = vec![json!({ "type": "item_reference", "id": first["output"][0]["id"] }); 17];
+    // References to one response count once.
+    let item = |id: &str| json!({ "type": "item_reference", "id": id });
+    let mut ids = vec![text(&first["output"][0]["id"]).to_owned(); 40];
+    tasks.llm.follow(|_| LlmReply::says(&["Again."]));
+    for _ in 0..32 {
+        let items: Vec<Value> =
+            ids.iter().map(|id| item(id)).chain([json!({ "role": "user", "content": "Hi" })]).collect();
+        let (status, answer) = tasks.api().post(RESPONSES, &with(input(""), "input", json!(items))).await?;
+        assert_eq!(status, 200, "{answer}");
+        ids.push(text(&answer["output"][0]["id"]).to_owned());
+    }
+    let items: Vec<Value> = ids.iter().map(|id| item(id)).collect();
     let (status, refused) = tasks.api().post(RESPONSES, &with(input(""), "input", json!(items))).await?;
     assert_eq!((status, &refused["error"]["param"]), (400, &json!("input")), "{refused}");
-    assert_eq!(tasks.llm.requests().len(), 1);
+    assert_eq!(tasks.llm.requests().len(), 33);
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! Rows that another program wrote start nothing.
 
+use std::path::Path;
+
 use anyhow::Result;
 use serde_json::{Value, json};
 use support::LlmReply;
@@ -20,33 +22,107 @@ fn wake(id: &str) -> String {
     )
 }
 
+/// Waits until a turn of a schedule has failed, and returns the error.
+async fn failed_turn(folder: &Path, id: &str) -> Result<String> {
+    let error = format!("select last_error from wakes where key = 'schedule/{id}'");
+    eventually("a turn of the schedule has failed", async || {
+        let rows = sqlite(folder, &[&error]).await?;
+        Ok(rows[0][0].as_str().map(str::to_owned))
+    })
+    .await
+}
+
+const NOT_SEALED: &str = "the row of the schedule was edited or restored by another program, so it starts nothing";
+const UNVERIFIED: &str = "the rows of the workspace do not match their seals";
+
 #[tokio::test]
-async fn a_forged_or_edited_schedule_starts_nothing() -> Result<()> {
+async fn a_forged_schedule_starts_nothing_and_can_be_deleted() -> Result<()> {
+    let mut world = Tasks::start().await?;
+    let bot = world.world.bot.clone();
+    schedule(world.api(), &bot, "hourly", &json!({ "every_s": 3600 })).await?;
+    world.world.server.kill().await?;
+    let copy = format!(
+        "insert into schedules (id, workspace_id, bot_id, name, next_at, failures, created_at, updated_at, sealed, mac) \
+         select '{FORGED}', workspace_id, bot_id, 'copy', 1, 0, created_at, updated_at, sealed, mac from schedules"
+    );
+    let folder = world.world.server.data_dir();
+    sqlite(&folder, &[&copy, &wake(FORGED)]).await?;
+    world.world.server.launch().await?;
+    world.world.api = world.world.server.api()?;
+    let api = world.api();
+    assert_eq!(failed_turn(&folder, FORGED).await?, NOT_SEALED);
+    let (_, wakes) = api.get("/api/wakes?failing=true").await?;
+    assert_eq!(wakes["items"].as_array().map(Vec::len), Some(1), "{wakes}");
+    assert!(tasks(api).await?.is_empty() && world.llm.requests().is_empty());
+    let (status, refused) = api.get(&format!("/api/schedules/{FORGED}")).await?;
+    assert_eq!(status, 409, "{refused}");
+    assert_eq!(api.post(&format!("/api/schedules/{FORGED}/fire"), &Value::Null).await?.0, 409);
+    assert_eq!(api.delete(&format!("/api/schedules/{FORGED}")).await?.0, 204);
+    assert_eq!(api.get(&format!("/api/schedules/{FORGED}")).await?.0, 404);
+    Ok(())
+}
+
+/// The name is a part of what a person saved.
+#[tokio::test]
+async fn an_edited_schedule_starts_nothing() -> Result<()> {
     let mut world = Tasks::start().await?;
     let bot = world.world.bot.clone();
     let id = schedule(world.api(), &bot, "hourly", &json!({ "every_s": 3600 })).await?;
     world.world.server.kill().await?;
-    let copy = format!(
-        "insert into schedules (id, workspace_id, bot_id, name, next_at, failures, created_at, updated_at, sealed) \
-         select '{FORGED}', workspace_id, bot_id, 'copy', 1, 0, created_at, updated_at, sealed from schedules"
-    );
-    // The name is a part of what a person saved.
-    let edit = format!("update schedules set name = 'edited', next_at = 1 where id = '{id}'");
     let folder = world.world.server.data_dir();
-    sqlite(&folder, &[&copy, &edit, &wake(FORGED), &wake(&id)]).await?;
+    let edit = format!("update schedules set name = 'edited', next_at = 1 where id = '{id}'");
+    sqlite(&folder, &[&edit, &wake(&id)]).await?;
     world.world.server.launch().await?;
     world.world.api = world.world.server.api()?;
     let api = world.api();
-    eventually("both turns have failed", async || {
-        let (_, wakes) = api.get("/api/wakes?failing=true").await?;
-        Ok((wakes["items"].as_array().map(Vec::len) == Some(2)).then_some(()))
-    })
-    .await?;
+    assert_eq!(failed_turn(&folder, &id).await?, UNVERIFIED);
     assert!(tasks(api).await?.is_empty() && world.llm.requests().is_empty());
-    let (status, refused) = api.get(&format!("/api/schedules/{id}")).await?;
-    assert_eq!(status, 409, "{refused}");
-    assert_eq!(api.post(&format!("/api/schedules/{id}/fire"), &Value::Null).await?.0, 409);
-    assert_eq!(api.delete(&format!("/api/schedules/{FORGED}")).await?.0, 204);
+    assert_eq!(api.get(&format!("/api/schedules/{id}")).await?.0, 409);
+    assert_eq!(api.post(&format!("/api/schedules/{id}/fire"), &Value::Null).await?.0, 503);
+    Ok(())
+}
+
+/// The row that is put back has a valid MAC and a record that opens. While the server runs, the workspace still counts as
+/// verified; after a start, its seal reveals the row.
+#[tokio::test]
+async fn a_schedule_that_is_put_back_does_not_fire_again() -> Result<()> {
+    let mut world = Tasks::start().await?;
+    let bot = world.world.bot.clone();
+    let id = schedule(world.api(), &bot, "hourly", &json!({ "every_s": 3600 })).await?;
+    let folder = world.world.server.data_dir();
+    sqlite(&folder, &["create table kept as select * from schedules"]).await?;
+    assert_eq!(world.api().delete(&format!("/api/schedules/{id}")).await?.0, 204);
+    let back = "insert into schedules select * from kept";
+    sqlite(&folder, &[back, "update schedules set next_at = 1", &wake(&id)]).await?;
+    assert_eq!(failed_turn(&folder, &id).await?, NOT_SEALED);
+    assert_eq!(world.api().post(&format!("/api/schedules/{id}/fire"), &Value::Null).await?.0, 409);
+
+    world.world.server.kill().await?;
+    sqlite(&folder, &["update wakes set last_error = null, due_at = 0"]).await?;
+    world.world.server.launch().await?;
+    world.world.api = world.world.server.api()?;
+    assert_eq!(failed_turn(&folder, &id).await?, UNVERIFIED);
+    assert_eq!(world.api().post(&format!("/api/schedules/{id}/fire"), &Value::Null).await?.0, 503);
+    assert!(tasks(world.api()).await?.is_empty() && world.llm.requests().is_empty());
+    Ok(())
+}
+
+/// The times of an older version have passed, so it would fire at once.
+#[tokio::test]
+async fn an_older_version_of_a_schedule_does_not_fire() -> Result<()> {
+    let world = Tasks::start().await?;
+    let bot = world.world.bot.clone();
+    let id = schedule(world.api(), &bot, "hourly", &json!({ "every_s": 3600 })).await?;
+    let folder = world.world.server.data_dir();
+    sqlite(&folder, &["create table kept as select * from schedules"]).await?;
+    let change = json!({ "instruction": "Another one.", "enabled": false });
+    let (status, changed) = world.api().patch(&format!("/api/schedules/{id}"), &change).await?;
+    assert_eq!(status, 200, "{changed}");
+    let back = "insert into schedules select * from kept";
+    sqlite(&folder, &["delete from schedules", back, "update schedules set next_at = 1", &wake(&id)]).await?;
+    assert_eq!(failed_turn(&folder, &id).await?, NOT_SEALED);
+    assert_eq!(world.api().post(&format!("/api/schedules/{id}/fire"), &Value::Null).await?.0, 409);
+    assert!(tasks(world.api()).await?.is_empty() && world.llm.requests().is_empty());
     Ok(())
 }
 
@@ -85,13 +161,7 @@ async fn nothing_starts_while_the_rows_of_the_workspace_do_not_match_their_seals
     world.world.server.launch().await?;
     world.world.api = world.world.server.api()?;
     let folder = world.world.server.data_dir();
-    let failed = format!("select last_error from wakes where key = 'schedule/{id}'");
-    let error = eventually("a turn of the schedule has failed", async || {
-        let rows = sqlite(&folder, &[&failed]).await?;
-        Ok(rows[0][0].as_str().map(str::to_owned))
-    })
-    .await?;
-    assert_eq!(error, "the rows of the workspace do not match their seals");
+    assert_eq!(failed_turn(&folder, &id).await?, UNVERIFIED);
     assert!(world.llm.requests().is_empty());
     Ok(())
 }

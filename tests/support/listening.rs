@@ -13,7 +13,12 @@ const START_MAX: Duration = Duration::from_secs(60);
 const LISTENING: &str = "listening on ";
 
 /// Starts a server and waits until it listens. Returns its URL. Dropping the process stops it.
-pub(crate) async fn start(mut command: Command) -> Result<(String, Child)> {
+pub(crate) async fn start(command: Command) -> Result<(String, Child)> {
+    start_within(command, START_MAX).await
+}
+
+/// Like [`start`], with another maximum start time.
+pub(crate) async fn start_within(mut command: Command, max: Duration) -> Result<(String, Child)> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
     let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
     let mut lines = BufReader::new(child.stdout.take().context("the server has no standard output")?).lines();
@@ -25,7 +30,7 @@ pub(crate) async fn start(mut command: Command) -> Result<(String, Child)> {
         }
         bail!("the server has ended")
     };
-    let url = tokio::time::timeout(START_MAX, url).await.context("the server did not start in time").flatten();
+    let url = tokio::time::timeout(max, url).await.context("the server did not start in time").flatten();
     let url = url.with_context(|| format!("cannot start {command:?}"))?;
     // The rest of the output is discarded, but must be read so that the server does not block.
     tokio::spawn(async move { while matches!(lines.next_line().await, Ok(Some(_))) {} });

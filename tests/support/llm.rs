@@ -113,6 +113,14 @@ impl LlmReply {
         ])
     }
 
+    /// Adds pieces of text before the answer.
+    #[must_use]
+    pub fn after_text(mut self, pieces: &[&str]) -> Self {
+        let text = LlmReply::chunks(&pieces.iter().map(|piece| LlmReply::piece(piece)).collect::<Vec<_>>());
+        self.chunks.splice(0..0, text.chunks);
+        self
+    }
+
     /// Returns the chunk with a piece of text.
     #[must_use]
     pub fn piece(text: &str) -> Value {
@@ -202,18 +210,7 @@ impl FakeLlm {
 
     /// Lets a bot use the model of this server, through a resource of this name.
     pub async fn give_to(&self, api: &Api, bot: &str, name: &str) -> Result<()> {
-        let model = json!({ "id": "small", "context_tokens": 100_000, "output_tokens": 1000 });
-        let network = json!({ "allow_addresses": ["127.0.0.0/8"], "allow_http": true });
-        let config = json!({ "api_base": self.url(), "models": [model] });
-        let body = json!({ "resource_type": "llm", "name": name, "config": config, "network": network });
-        let (status, resource) = api.post("/api/resources", &body).await?;
-        ensure!(status == 201, "{status} {resource}");
-        let resource = resource["id"].as_str().context("the resource has no id")?;
-        let key = json!({ "auth_method": "api_key", "fields": { "api_key": "sk-of-the-scripted-model" } });
-        let (status, body) = api.put(&format!("/api/resources/{resource}/credential"), &key).await?;
-        ensure!(status == 200, "{status} {body}");
-        let role = api.role(&format!("models of {bot}"), &["llm.complete"]).await?;
-        api.bind(bot, resource, &role, &json!({})).await.map(drop)
+        give(api, bot, name, &self.url()).await
     }
 
     /// Returns all requests so far.
@@ -239,6 +236,22 @@ impl FakeLlm {
         // An error would mean that the sender was dropped, but `shared` owns it.
         let _ = self.shared.open.subscribe().wait_for(|open| *open > 0).await;
     }
+}
+
+/// Lets a bot use the model `small` of the server at this URL.
+pub(crate) async fn give(api: &Api, bot: &str, name: &str, url: &str) -> Result<()> {
+    let model = json!({ "id": "small", "context_tokens": 100_000, "output_tokens": 1000 });
+    let network = json!({ "allow_addresses": ["127.0.0.0/8"], "allow_http": true });
+    let config = json!({ "api_base": url, "models": [model] });
+    let body = json!({ "resource_type": "llm", "name": name, "config": config, "network": network });
+    let (status, resource) = api.post("/api/resources", &body).await?;
+    ensure!(status == 201, "{status} {resource}");
+    let resource = resource["id"].as_str().context("the resource has no id")?;
+    let key = json!({ "auth_method": "api_key", "fields": { "api_key": "sk-of-the-scripted-model" } });
+    let (status, body) = api.put(&format!("/api/resources/{resource}/credential"), &key).await?;
+    ensure!(status == 200, "{status} {body}");
+    let role = api.role(&format!("models of {bot}"), &["llm.complete"]).await?;
+    api.bind(bot, resource, &role, &json!({})).await.map(drop)
 }
 
 impl Drop for FakeLlm {

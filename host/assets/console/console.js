@@ -62,10 +62,11 @@ for (const error of document.querySelectorAll("[data-field]")) {
   const named = document.getElementById(error.dataset.field);
   const field = named?.matches("fieldset") ? named.querySelector("textarea") : named;
   if (!field) continue;
-  field.setAttribute("aria-invalid", "true");
   const folded = field.closest("details");
   if (folded) folded.open = true;
-  if (field.closest(".faulty")) continue;
+  // The server has marked the others.
+  if (field === folded || field.closest(".faulty")) continue;
+  field.setAttribute("aria-invalid", "true");
   const note = element("p", { className: "fault", id: `${field.id}-fault`, textContent: error.querySelector("span").textContent });
   field.closest(".field")?.classList.add("faulty");
   field.after(note);

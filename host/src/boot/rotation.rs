@@ -20,6 +20,7 @@ use monstrum_core::events;
 use monstrum_core::oauth;
 use monstrum_core::policy::row_seals::ROW_KEY;
 use monstrum_core::sandboxes::outputs;
+use monstrum_core::webhooks;
 
 use crate::gateway;
 
@@ -310,6 +311,9 @@ fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
         (SealedColumn::TaskSteps, [task, sequence], [workspace, kind, request, tool, effect]) => {
             let (workspace, task, sequence) = (workspace.parse().ok()?, task.parse().ok()?, sequence.parse().ok()?);
             Some(journal::place_of_step(workspace, task, sequence, StepRun { kind, request, tool, effect }))
+        }
+        (SealedColumn::WebhookSecrets, [id], [workspace, created_at]) => {
+            Some(webhooks::place(workspace.parse().ok()?, id.parse().ok()?, created_at))
         }
         (SealedColumn::InstanceKeys, [name, version], []) if name == ROW_KEY => {
             Some(RowKey::place(version.parse().ok()?))

@@ -208,16 +208,6 @@ impl Place {
     }
 }
 
-/// Deletes the binding of the bot and the resource with these names.
-pub(super) async fn delete(client: &Client, bot: &str, resource: &str) -> Result<(), Failure> {
-    let bot = names::id_of_name(client, Noun::Bot, bot).await?;
-    let resource = names::id_of_name(client, Noun::Resource, resource).await?;
-    for binding in of_bot(client, &bot).await?.iter().filter(|binding| binding["resource_id"] == *resource) {
-        client.delete(&["api", "bots", &bot, "resources", &names::text(binding, "id")?]).await?;
-    }
-    Ok(())
-}
-
 /// Returns the bindings of the bot with this id.
 pub(super) async fn of_bot(client: &Client, bot: &str) -> Result<Vec<Value>, Failure> {
     client.items(&["api", "bots", bot, "resources"], &[]).await

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use monstrum_types::Secret;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, IF_MATCH};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use reqwest::multipart::Form;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde_json::Value;
@@ -115,8 +115,28 @@ impl Client {
 
     /// Like [`Client::patch`], but the server refuses the change if the object differs from `present`.
     pub(super) async fn patch_present(&self, path: &[&str], present: &Value, body: &Value) -> Result<Value, Failure> {
-        let version = format!("\"{}\"", output::cell(&present["updated_at"]));
-        self.answer(self.request(Method::PATCH, path).header(IF_MATCH, version).json(body)).await
+        self.answer(self.request(Method::PATCH, path).header(IF_MATCH, version(present)).json(body)).await
+    }
+
+    /// Like [`Client::put`], but the server refuses the change if the object differs from `present`, or exists if
+    /// `present` is absent.
+    pub(super) async fn put_present(
+        &self,
+        path: &[&str],
+        present: Option<&Value>,
+        body: &Value,
+    ) -> Result<Value, Failure> {
+        let request = self.request(Method::PUT, path);
+        let request = match present {
+            Some(present) => request.header(IF_MATCH, version(present)),
+            None => request.header(IF_NONE_MATCH, "*"),
+        };
+        self.answer(request.json(body)).await
+    }
+
+    /// Like [`Client::delete`], but the server refuses the deletion if the object differs from `present`.
+    pub(super) async fn delete_present(&self, path: &[&str], present: &Value) -> Result<Value, Failure> {
+        self.answer(self.request(Method::DELETE, path).header(IF_MATCH, version(present))).await
     }
 
     /// Sends DELETE to the route with the segments `path`.
@@ -350,6 +370,11 @@ fn key_of_server(data_dir: &Path) -> Result<Secret, Failure> {
 }
 
 /// Turns an error response (RFC 9457) of the route at `path` into a failure with a hint.
+/// Returns the version of an object that the server has sent, as in its header `ETag`.
+fn version(object: &Value) -> String {
+    format!("\"{}\"", output::cell(&object["updated_at"]))
+}
+
 fn refusal(status: StatusCode, path: &str, body: &[u8]) -> Failure {
     let hint = hint(status, path);
     let problem: Value = serde_json::from_slice(body).unwrap_or_default();

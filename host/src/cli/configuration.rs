@@ -1,10 +1,12 @@
 //! `monstrum export` and `monstrum apply`: the configuration of a workspace as YAML that people edit.
 
+mod budgets;
 mod credentials;
 mod document;
 mod pins;
 mod plan;
 mod providers;
+mod schedules;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -13,11 +15,13 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
+use self::budgets::Budgets;
 use self::credentials::Credentials;
 use self::document::{Configuration, Lines};
 use self::pins::Pins;
 use self::plan::{Pruning, Shown};
 use self::providers::Providers;
+use self::schedules::Schedules;
 use super::client::{Client, Imported};
 use super::failure::Failure;
 use super::{Options, output};
@@ -30,8 +34,9 @@ Examples:
   monstrum export > configuration.yaml
   monstrum export --workspace acme > acme.yaml
 
-The output contains roles, resources, bots, bindings and OAuth providers by name, and the approved tools of MCP servers and
-remote agents by digest. It contains no key, no credential and no secret.";
+The output contains roles, resources, bots, bindings, OAuth providers, budgets and schedules by name, and the approved tools of
+MCP servers and remote agents by digest. It contains no key, no credential and no secret, and no schedule whose single time
+has come.";
 
 const APPLY_EXAMPLES: &str = "\
 Examples:
@@ -63,6 +68,16 @@ the digests of their definitions; no other definition is approved:
       pins:
         get-issue: { digest: sha256:…, effect: read }
 
+Budgets and schedules name their bots. The tokens of a bot are its field monthly_token_budget:
+
+  budgets:
+    - { subject: workspace, monthly_tokens: 1000000 }
+    - { subject: bot, bot: helper, monthly_credits: 2.5 }
+    - { subject: user, app_id: chat, user_id: ada, monthly_credits: 1 }
+    - { subject: each_user, monthly_tokens: 5000 }
+  schedules:
+    - { name: nightly, bot: helper, instruction: Sort the issues, cron: 30 2 * * *, timezone: Europe/Berlin }
+
 The command sets the credential of a resource that has none; --replace-credentials also replaces the others, and the secrets
 of OAuth providers. Objects are matched by name. A repeated command changes nothing. If another command changes the same
 objects after the plan is shown, this command is refused and applies nothing.";
@@ -82,7 +97,7 @@ pub(super) struct Apply {
     /// Show the plan and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Delete bots, bindings, resources and roles that the files do not contain
+    /// Delete schedules, bots, bindings, resources and roles that the files do not contain
     #[arg(long)]
     prune: bool,
     /// Replace the credentials of resources that have one
@@ -100,6 +115,8 @@ impl Export {
         let mut configuration = Configuration::of_lines(&lines)?;
         configuration.oauth_providers = providers::exported(&client).await?;
         pins::export(&client, &mut configuration).await?;
+        configuration.budgets = budgets::exported(&client).await?;
+        configuration.schedules = schedules::exported(&client).await?;
         if options.json {
             output::json(&json!(configuration))?;
         } else {
@@ -128,13 +145,16 @@ impl Apply {
         // Secrets are read first, so that a missing secret does not leave a change half done.
         let credentials = Credentials::read(&lines)?;
         let providers = Providers::plan(&lines, &client, self.replace_credentials).await?;
+        let schedules = Schedules::plan(&lines, &client).await?;
         let planned = import(&client, &lines, None).await?;
         let shown = Shown::of(&planned);
-        let pruning = if self.prune { Pruning::plan(&exported(&client).await?, &lines) } else { Pruning::default() };
+        let pruning = if self.prune { Pruning::plan(&client, &lines).await? } else { Pruning::default() };
         let rest = Rest {
             providers,
             credentials: credentials.without_present(&client, self.replace_credentials).await?,
             pins: Pins::plan(&lines, &client).await?,
+            budgets: Budgets::plan(&lines, &client).await?,
+            schedules,
             pruning,
         };
         let is_unchanged = shown.changes == 0 && rest.is_empty();
@@ -175,13 +195,16 @@ struct Rest<'a> {
     providers: Providers,
     credentials: Credentials<'a>,
     pins: Pins,
+    budgets: Budgets,
+    schedules: Schedules,
     pruning: Pruning,
 }
 
 impl Rest<'_> {
     fn is_empty(&self) -> bool {
-        let Rest { providers, credentials, pins, pruning } = self;
-        providers.is_empty() && credentials.is_empty() && pins.is_empty() && pruning.is_empty()
+        let Rest { providers, credentials, pins, budgets, schedules, pruning } = self;
+        let is_configured = providers.is_empty() && credentials.is_empty() && pins.is_empty();
+        is_configured && budgets.is_empty() && schedules.is_empty() && pruning.is_empty()
     }
 
     /// Returns the changes as lines of the plan.
@@ -191,20 +214,25 @@ impl Rest<'_> {
         let credentials = self.credentials.resources().into_iter();
         let credentials = credentials.map(|name| format!("set the credential of resource {name}"));
         let pins = self.pins.names().into_iter().map(|name| format!("approve tool {name}"));
+        let budgets = self.budgets.names().into_iter().map(|name| format!("set the budget of {name}"));
+        let schedules = self.schedules.names();
         let deleted = self.pruning.names().into_iter().map(|name| format!("delete {name}"));
-        providers.chain(credentials).chain(pins).chain(deleted).collect()
+        providers.chain(credentials).chain(pins).chain(budgets).chain(schedules).chain(deleted).collect()
     }
 
     fn json(&self, dry_run: bool, import: &Value) -> Value {
         json!({ "dry_run": dry_run, "workspaces": import["workspaces"], "delete": self.pruning.names(),
             "credentials": self.credentials.resources(), "oauth_providers": self.providers.resource_types(),
-            "pins": self.pins.names() })
+            "pins": self.pins.names(), "budgets": self.budgets.names(), "schedules": self.schedules.names() })
     }
 
-    /// Makes the changes. Tools are approved last, because an MCP server may need the credential to name its tools.
+    /// Makes the changes, each only if the server still has the state that was planned with. Tools are approved last,
+    /// because an MCP server may need the credential to name its tools.
     async fn set(&self, client: &Client) -> Result<(), Failure> {
         self.providers.set(client).await?;
         self.credentials.set(client).await?;
+        self.budgets.set(client).await?;
+        self.schedules.set(client).await?;
         self.pruning.run(client).await?;
         self.pins.set(client).await
     }

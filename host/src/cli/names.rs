@@ -14,6 +14,7 @@ pub(super) enum Noun {
     Resource,
     Role,
     Schedule,
+    Webhook,
     Workflow,
     Workspace,
 }
@@ -26,6 +27,7 @@ impl Noun {
             Noun::Resource => "resource",
             Noun::Role => "role",
             Noun::Schedule => "schedule",
+            Noun::Webhook => "webhook",
             Noun::Workflow => "workflow",
             Noun::Workspace => "workspace",
         }
@@ -38,6 +40,7 @@ impl Noun {
             Noun::Resource => "resources",
             Noun::Role => "roles",
             Noun::Schedule => "schedules",
+            Noun::Webhook => "webhooks",
             Noun::Workflow => "workflows",
             Noun::Workspace => "workspaces",
         }
@@ -88,6 +91,11 @@ fn is_id(text: &str) -> bool {
 /// Returns the id of the object with this name, even if the name looks like an id.
 pub(super) async fn id_of_name(client: &Client, noun: Noun, name: &str) -> Result<String, Failure> {
     text(&by_name(client, noun, name).await?, "id")
+}
+
+/// Returns the object with this name, even if the name looks like an id.
+pub(super) async fn find_by_name(client: &Client, noun: Noun, name: &str) -> Result<Value, Failure> {
+    by_name(client, noun, name).await
 }
 
 async fn by_name(client: &Client, noun: Noun, name: &str) -> Result<Value, Failure> {

@@ -125,7 +125,7 @@ fn failure(error: &BootError, settings: &Settings) -> Failure {
         }
         BootError::Listen { .. } => "set --listen to another address; port 0 selects a free port".to_owned(),
         BootError::Data(error) => folder::keys_hint(error).unwrap_or(SEE_MORE).to_owned(),
-        BootError::Runtime(_) | BootError::Heads(_) => SEE_MORE.to_owned(),
+        BootError::Runtime(_) | BootError::Heads(_) | BootError::Vault(_) => SEE_MORE.to_owned(),
     };
     Failure::from_error(error, hint)
 }

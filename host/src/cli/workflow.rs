@@ -1,130 +1,157 @@
-//! `monstrum workflow`: documents with steps that bots run.
+//! `monstrum workflow`: checks definitions of workflows without a server, and saves them on one.
 
 mod saved;
 mod trigger;
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use monstrum_flow::{Checked, DEFINITION_BYTES_MAX, Fault};
+use serde_json::json;
 
-use super::client::Client;
 use super::failure::Failure;
-use super::fields::Source;
-use super::names::Noun;
-use super::{Options, objects};
+use super::{Options, output};
 
-const APPLY_EXAMPLES: &str = "\
+const VALIDATE_EXAMPLES: &str = "\
 Examples:
-  monstrum workflow apply release.yaml
-  monstrum workflow apply - < release.yaml
+  monstrum workflow validate release.yaml
+  monstrum workflow validate release.yaml --json
 
-The command creates the workflow that the definition names, or saves a new version of it. A definition that equals the newest
-version makes none.";
+This command needs no server, so it does not know the tools of the bot. The exit code is 1 if the definition has a fault.
+docs/workflows.md describes the format.";
 
-const LIST_EXAMPLES: &str = "\
-Examples:
-  monstrum workflow list
-  monstrum workflow list --bot triage --json";
+/// The maximum length of a displayed source line. A longer line is not readable on a screen.
+const LINE_CHARS_MAX: usize = 200;
 
-const SHOW_EXAMPLES: &str = "\
-Examples:
-  monstrum workflow show release
-  monstrum workflow show release --version 1
-  monstrum workflow show release --json
-
-The command prints the definition as it was saved, so that the output can be applied again.";
-
-const VERSIONS_EXAMPLES: &str = "\
-Examples:
-  monstrum workflow versions release";
-
-const ENABLE_EXAMPLES: &str = "\
-Examples:
-  monstrum workflow enable release";
-
-const DISABLE_EXAMPLES: &str = "\
-Examples:
-  monstrum workflow disable release
-
-Runs that have started go on.";
-
-const DELETE_EXAMPLES: &str = "\
-Examples:
-  monstrum workflow delete release
-
-The command deletes the workflow with its versions and triggers.";
-
-/// Save workflows: documents with steps that bots run
+/// Check, save and show workflows: documents with steps that bots run
 #[derive(Subcommand)]
 pub(super) enum Workflow {
-    /// Create a workflow, or save a new version of it
-    #[command(after_help = APPLY_EXAMPLES)]
-    Apply {
-        /// The file with the definition, or - for standard input
+    /// Check the definition in a file, and show each fault with its line
+    #[command(after_help = VALIDATE_EXAMPLES)]
+    Validate {
+        /// The file, in YAML or JSON
+        #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// List workflows, newest first
-    #[command(after_help = LIST_EXAMPLES)]
-    List {
-        /// The name or the id of the bot
-        #[arg(long)]
-        bot: Option<String>,
-    },
-    /// Show the definition of a workflow
-    #[command(after_help = SHOW_EXAMPLES)]
-    Show {
-        /// The name or the id of the workflow
-        workflow: String,
-        /// The number of the version [default: the newest]
-        #[arg(long, value_name = "N")]
-        version: Option<u64>,
-    },
-    /// List the versions of a workflow, newest first
-    #[command(after_help = VERSIONS_EXAMPLES)]
-    Versions {
-        /// The name or the id of the workflow
-        workflow: String,
-    },
-    /// Let new runs of a workflow start
-    #[command(after_help = ENABLE_EXAMPLES)]
-    Enable {
-        /// The name or the id of the workflow
-        workflow: String,
-    },
-    /// Stop new runs of a workflow
-    #[command(after_help = DISABLE_EXAMPLES)]
-    Disable {
-        /// The name or the id of the workflow
-        workflow: String,
-    },
-    /// Delete a workflow
-    #[command(after_help = DELETE_EXAMPLES)]
-    Delete {
-        /// The name or the id of the workflow
-        workflow: String,
-    },
-    #[command(subcommand)]
-    Trigger(trigger::Trigger),
+    #[command(flatten)]
+    Saved(saved::Saved),
 }
 
 impl Workflow {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
-        let (client, is_json) = (Client::new(options)?, options.json);
         match self {
-            Workflow::Apply { file } => {
-                // Reading removes the final line feed.
-                let text = format!("{}\n", Source::File(file.clone()).read()?.expose());
-                saved::apply(&client, &file, text, is_json).await?;
-            }
-            Workflow::List { bot } => saved::list(&client, bot, is_json).await?,
-            Workflow::Show { workflow, version } => saved::show(&client, &workflow, version, is_json).await?,
-            Workflow::Versions { workflow } => saved::versions(&client, &workflow, is_json).await?,
-            Workflow::Enable { workflow } => saved::enable(&client, &workflow, true, is_json).await?,
-            Workflow::Disable { workflow } => saved::enable(&client, &workflow, false, is_json).await?,
-            Workflow::Delete { workflow } => objects::delete(&client, Noun::Workflow, &workflow, is_json).await?,
-            Workflow::Trigger(trigger) => trigger.run(&client, is_json).await?,
+            Workflow::Validate { file } => validate(&file, options.json),
+            Workflow::Saved(saved) => saved.run(options).await,
         }
-        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn validate(file: &Path, is_json: bool) -> Result<ExitCode, Failure> {
+    let text = read(file)?;
+    match monstrum_flow::check(&text, None) {
+        Ok(Checked { definition, warnings }) if is_json => {
+            let mut steps = 0_usize;
+            definition.walk(&mut |_| steps += 1);
+            let name = &definition.workflow;
+            output::json(
+                &json!({ "valid": true, "workflow": name, "steps": steps, "errors": [], "warnings": warnings }),
+            )?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Ok(Checked { definition, warnings }) => {
+            for warning in &warnings {
+                output::warning(&shown(file, warning, &text));
+            }
+            let mut steps = 0_usize;
+            definition.walk(&mut |_| steps += 1);
+            let count = if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") };
+            output::line(output::plain(&format!("{} is valid: {count}", definition.workflow)))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(faults) if is_json => {
+            output::json(&json!({ "valid": false, "errors": faults, "warnings": [] }))?;
+            Ok(ExitCode::FAILURE)
+        }
+        Err(faults) => {
+            for fault in &faults {
+                output::note(&output::plain(&shown(file, fault, &text)));
+            }
+            let count = if faults.len() == 1 { "1 error".to_owned() } else { format!("{} errors", faults.len()) };
+            let message = format!("{} is not a valid workflow: {count}", file.display());
+            Err(Failure::new(message, "correct the errors above and run this command again"))
+        }
+    }
+}
+
+/// Reads the file, at most one byte more than a definition may have.
+fn read(file: &Path) -> Result<String, Failure> {
+    let failed = |error: &std::io::Error| {
+        Failure::of(format!("cannot read {}", file.display()), error, "give the path of a file in YAML or JSON")
+    };
+    let opened = File::open(file).map_err(|error| failed(&error))?;
+    let mut bytes = Vec::new();
+    let bytes_max = u64::try_from(DEFINITION_BYTES_MAX).unwrap_or(u64::MAX);
+    opened.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
+    String::from_utf8(bytes).or_else(|error| {
+        // The limit may have cut a character; the size is the fault to show then.
+        if error.as_bytes().len() > DEFINITION_BYTES_MAX {
+            return Ok(String::from_utf8_lossy(error.as_bytes()).into_owned());
+        }
+        Err(Failure::new(format!("{} is not text in UTF-8", file.display()), "save the file in UTF-8"))
+    })
+}
+
+/// Formats a fault: its place, its line of the file with a mark under it, and the hint.
+fn shown(file: &Path, fault: &Fault, source: &str) -> String {
+    let mut text = format!("{}:{}:{}: ", file.display(), fault.line, fault.column);
+    if !fault.path.is_empty() {
+        text.push_str(&fault.path);
+        text.push_str(": ");
+    }
+    text.push_str(&fault.message);
+    if let Some((number, line)) = line_of(fault, source) {
+        let margin = " ".repeat(number.len());
+        // A tab is as wide as the terminal makes it, so the mark is moved by the same tab.
+        let before = line.chars().take(fault.column.saturating_sub(1));
+        let indent: String = before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+        text.push_str(&format!("\n {number} | {line}\n {margin} | {indent}^"));
+    }
+    if let Some(hint) = &fault.hint {
+        text.push_str(&format!("\n hint: {hint}"));
+    }
+    text
+}
+
+fn line_of<'s>(fault: &Fault, source: &'s str) -> Option<(String, &'s str)> {
+    let line = source.lines().nth(fault.line.checked_sub(1)?)?;
+    let is_short = line.chars().count() <= LINE_CHARS_MAX;
+    is_short.then(|| (fault.line.to_string(), line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(line: usize, column: usize) -> Fault {
+        let hint = Some("h".to_owned());
+        Fault { path: "/a".to_owned(), line, column, message: "m".to_owned(), hint }
+    }
+
+    #[test]
+    fn a_fault_is_shown_with_its_line() {
+        let text = shown(Path::new("r.yaml"), &fault(2, 5), "a: 1\n\tb: 2\n");
+        assert_eq!(text, "r.yaml:2:5: /a: m\n 2 | \tb: 2\n   | \t   ^\n hint: h");
+    }
+
+    #[test]
+    fn a_place_outside_of_the_text_is_shown_without_a_line() {
+        for place in [fault(0, 1), fault(9, 9)] {
+            assert!(shown(Path::new("r"), &place, "a").ends_with("/a: m\n hint: h"));
+        }
+        shown(Path::new("r"), &fault(1, 99), "ä");
+        assert!(!shown(Path::new("r"), &fault(1, 1), &"x".repeat(500)).contains('^'));
     }
 }

@@ -36,8 +36,8 @@ use crate::gateway::http::state::ConsoleOptions;
 use hosts::Hosts;
 use pages::{
     activity, approvals, bind, bot, bots, budgets, changes, conversations, credentials, demo, device, error, files,
-    health, home, keys, live, login, oauth_apps, overview, pins, plugins, resources, roles, search, sessions, task,
-    tasks, trust, try_tool, usage, verify, workspaces,
+    health, home, keys, live, login, oauth_apps, overview, pins, plugins, resources, roles, schedule, schedules,
+    search, sessions, task, tasks, trust, try_tool, usage, verify, workspaces,
 };
 
 /// What the pages share.
@@ -84,7 +84,7 @@ fn instance() -> Router<Console> {
         .route("/console/w/{ws}/health", get(health::show))
 }
 
-/// Returns the routes of tasks, sessions and budgets.
+/// Returns the routes of tasks, sessions, schedules and budgets.
 fn agents() -> Router<Console> {
     Router::new()
         .route("/console/w/{ws}/bots/{id}/tasks", get(tasks::of_bot))
@@ -97,6 +97,13 @@ fn agents() -> Router<Console> {
         .route("/console/w/{ws}/sessions", get(sessions::list))
         .route("/console/w/{ws}/sessions/{id}", get(sessions::show).post(sessions::send))
         .route("/console/w/{ws}/sessions/{id}/delete", get(sessions::confirm_deletion).post(sessions::delete))
+        .route("/console/w/{ws}/schedules", get(schedules::list))
+        .route("/console/w/{ws}/schedules/new", get(schedule::new).post(schedule::create))
+        .route("/console/w/{ws}/schedules/{id}", get(schedules::show))
+        .route("/console/w/{ws}/schedules/{id}/edit", get(schedule::edit).post(schedule::save))
+        .route("/console/w/{ws}/schedules/{id}/fire", post(schedules::fire))
+        .route("/console/w/{ws}/schedules/{id}/switch", post(schedules::switch))
+        .route("/console/w/{ws}/schedules/{id}/delete", get(schedules::confirm_deletion).post(schedules::delete))
         .route("/console/w/{ws}/budgets", get(budgets::list))
         .route("/console/w/{ws}/budgets/change", get(budgets::edit).post(budgets::save))
         .route("/console/w/{ws}/usage", get(usage::show))
@@ -170,6 +177,7 @@ pub(super) fn routes(app: Arc<App>, api: Router, options: &ConsoleOptions) -> Ro
         .route("/console/w/{ws}/keys/{id}/rotate", post(keys::rotate))
         .route("/console/w/{ws}/keys/{id}/delete", post(keys::delete))
         .route("/console/w/{ws}/plugins", get(plugins::list))
+        .route("/console/w/{ws}/registry/install", post(plugins::install))
         .route("/console/w/{ws}/plugins/{name}", get(plugins::show))
         .route("/console/w/{ws}/plugins/{name}/approve", post(plugins::approve))
         .route("/console/w/{ws}/plugins/{name}/reload", post(plugins::reload))

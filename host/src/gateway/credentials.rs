@@ -16,6 +16,7 @@ use crate::gateway::http::extract::{Id, PageQuery, Params, whole_body};
 use crate::gateway::http::language::InLanguage;
 use crate::gateway::http::problem::{Problem, ProblemBody};
 use crate::gateway::http::state::{Host, HttpState};
+use crate::gateway::http::versions::IfReplaced;
 use crate::gateway::oauth::users::ForUsers;
 
 /// Saves the credential of a resource, or of one of its users; replaces an existing credential
@@ -30,9 +31,10 @@ use crate::gateway::oauth::users::ForUsers;
 pub(super) async fn save(
     app: Host,
     ForUsers { caller, id }: ForUsers,
+    IfReplaced(replacing): IfReplaced,
     Given(given): Given,
 ) -> Answer<CredentialMetadata> {
-    Ok(Json(credentials::save(&app, &caller, id, given).await?))
+    Ok(Json(credentials::save(&app, &caller, id, replacing, given).await?))
 }
 
 /// Confirms that the stored credential may be used as the current manifest and configuration request

@@ -9,6 +9,7 @@ mod messages;
 mod models;
 mod repeats;
 mod responses;
+mod tools;
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use axum::response::{IntoResponse, Response};
 use futures::Stream;
 use http::{HeaderMap, HeaderName};
 use monstrum_agent::Attendance;
+use monstrum_agent::client_tools::Continues;
 use monstrum_agent::requests::{EarlierTask, RequestContent};
 use monstrum_api::tasks::Task;
 use monstrum_api::tools::Chat;
@@ -31,7 +33,7 @@ use monstrum_llm::request::check_results;
 use monstrum_llm::{Message, Part};
 use monstrum_types::TaskId;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::gateway::http::extract::{read_body, whole_body_of};
 use crate::gateway::http::state::HttpState;
@@ -110,16 +112,49 @@ fn check_history(state: &HttpState, caller: &Caller, bot: &Bot, request: &Reques
     Ok(())
 }
 
-/// Refuses the tools of a client.
-fn refuse_tools(bot: &Bot, tools: Option<&Value>, param: &str) -> Result<(), OpenAiError> {
-    if tools.is_none_or(|tools| tools.as_array().is_some_and(Vec::is_empty)) {
-        return Ok(());
-    }
-    let message = match bot.row.admits_client_tools() {
-        true => format!("`{param}` is not supported: this server does not pass tools of clients on to models yet"),
-        false => format!("`{param}` is refused: the bot has tools of its own, and does not admit those of clients"),
+/// Continues with the rounds of earlier tasks whose calls the client has answered. The conversation has been checked.
+async fn continue_rounds(
+    state: &HttpState,
+    caller: &Caller,
+    bot: &Bot,
+    chat: Option<&Chat>,
+    request: &mut RequestContent,
+) -> Result<(), OpenAiError> {
+    let history = std::mem::take(&mut request.history);
+    let bytes_max = BODY_BYTES_MAX.saturating_sub(size_of(&history));
+    let continues = Continues { bot: bot.row.id, chat, bytes_max };
+    request.history = state.tasks.continued(caller, continues, history).await?;
+    Ok(())
+}
+
+/// Returns the size of a conversation, in bytes of JSON.
+fn size_of(history: &[Message]) -> usize {
+    history.iter().map(|message| serde_json::to_string(message).map_or(0, |text| text.len())).sum()
+}
+
+/// Returns the schema that the answer must fit if it is to have a format, which is in the form of Chat Completions. A
+/// format that is not JSON is left to the model.
+async fn schema_of(
+    state: &HttpState,
+    caller: &Caller,
+    bot: &Bot,
+    (param, format): (&str, Option<&Value>),
+) -> Result<Option<Map<String, Value>>, OpenAiError> {
+    let any = || json!({ "type": "object" });
+    let schema = match format.map(|format| (format["type"].as_str(), &format["json_schema"]["schema"])) {
+        Some((Some("json_object"), _)) => any(),
+        Some((Some("json_schema"), schema)) if schema.is_null() => any(),
+        Some((Some("json_schema"), schema)) => schema.clone(),
+        _ => return Ok(None),
     };
-    Err(OpenAiError::invalid(param, message))
+    let checked = state.tasks.checked_schema(caller, bot.row.id, schema).await;
+    checked.map_err(|error| match error {
+        OperationError::Invalid(errors) => {
+            let message = errors.first().map_or("the schema is not valid", |error| error.message.as_str());
+            OpenAiError::invalid(param, message)
+        }
+        error => error.into(),
+    })
 }
 
 /// Refuses a number outside of its range.
@@ -210,7 +245,7 @@ async fn task_of(
                 Ok(task) => return Ok(Answered { task, attendance, is_new: true, place }),
                 // Another repetition of the request may have started the task in the meantime.
                 Err(error) => match tasks.earlier_task(caller, bot, id).await {
-                    Ok(EarlierTask::Joinable | EarlierTask::Failed) => id,
+                    Ok(EarlierTask::Joinable | EarlierTask::Ending | EarlierTask::Failed) => id,
                     Ok(EarlierTask::Absent) | Err(_) => {
                         attendance.abandon();
                         return Err(error.into());
@@ -236,7 +271,6 @@ where
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
-    use serde_json::json;
 
     use super::*;
 

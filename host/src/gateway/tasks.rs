@@ -32,6 +32,8 @@ pub(super) struct TaskQuery {
     status: Option<String>,
     /// The session of the tasks.
     session_id: Option<String>,
+    /// The schedule that has started the tasks. Firings older than 30 days are forgotten.
+    schedule_id: Option<String>,
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -86,8 +88,9 @@ pub(super) async fn list(
     Params(query): Params<TaskQuery>,
     Params(page): Params<PageQuery>,
 ) -> Answer<TaskList> {
-    let TaskQuery { bot_id, status, session_id } = query;
-    let filter = TaskFilter { bot: parsed("bot_id", bot_id)?, ..filter(status, session_id)? };
+    let TaskQuery { bot_id, status, session_id, schedule_id } = query;
+    let (bot, schedule) = (parsed("bot_id", bot_id)?, parsed("schedule_id", schedule_id)?);
+    let filter = TaskFilter { bot, schedule, ..filter(status, session_id)? };
     Ok(Json(tasks.list(&caller, filter, &page.page()?).await?))
 }
 
@@ -190,7 +193,7 @@ fn filter(status: Option<String>, session_id: Option<String>) -> Result<TaskFilt
             Problem::invalid_at("status", "expected queued, running, waiting, completed, failed or cancelled")
         })?),
     };
-    Ok(TaskFilter { bot: None, status, session: parsed("session_id", session_id)? })
+    Ok(TaskFilter { status, session: parsed("session_id", session_id)?, ..TaskFilter::default() })
 }
 
 /// Parses a filter of a list that is an id.

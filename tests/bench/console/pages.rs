@@ -176,29 +176,23 @@ async fn pages(workspace: &Workspace) -> Result<Vec<Page>> {
     let since = SystemClock.now().plus_ms(-DAY_MS).to_string().replace(':', "%3A");
     let page = |name, path: String, steps| Page { name, path, steps, max_us: None };
     let by_bot = get(format!("/api/stats?by=bot_id%2Cstatus&since={since}"));
+    let used = get("/api/usage?by=bot");
+    let counts = || get(format!("/api/stats?by=status&since={since}&bot_id={bot}"));
     let filter = format!("bot_id={bot}&status=scope_violation");
     let filtered = activity("Activity, filtered by bot and status", &filter);
     let rare = activity("Activity, filtered by rule", "rule=role.allowed_operations");
     Ok(vec![
-        page(
-            "overview",
-            "overview".to_owned(),
-            steps([me(), with_frame([get("/api/attention"), get("/api/audit?limit=10"), get("/api/demo")])]),
-        ),
-        page("list of bots", "bots".to_owned(), steps([me(), with_frame([get("/api/bots?limit=50"), by_bot])])),
+        page("overview", "overview".to_owned(), overview(&since)),
+        page("list of bots", "bots".to_owned(), steps([me(), with_frame([get("/api/bots?limit=50"), by_bot, used])])),
         page(
             "Can do of a bot",
             format!("bots/{bot}"),
-            steps([me(), vec![get(format!("/api/bots/{bot}")), get(format!("/api/bots/{bot}/access"))], frame()]),
+            all_at_once([get(format!("/api/bots/{bot}")), counts(), get(format!("/api/bots/{bot}/access"))]),
         ),
         page(
             "Did of a bot",
             format!("bots/{bot}/did"),
-            steps([
-                me(),
-                vec![get(format!("/api/bots/{bot}")), get(format!("/api/audit?bot_id={bot}&limit=50"))],
-                frame(),
-            ]),
+            all_at_once([get(format!("/api/bots/{bot}")), counts(), get(format!("/api/audit?bot_id={bot}&limit=50"))]),
         ),
         page("Denied of a bot", format!("bots/{bot}/denied"), denied(workspace, &since)),
         activity("Activity", ""),
@@ -207,6 +201,25 @@ async fn pages(workspace: &Workspace) -> Result<Vec<Page>> {
         page("a denied call", format!("activity/{}", workspace.denied), request(workspace).await?),
         page("list of resources", "resources".to_owned(), steps([me(), with_frame([get("/api/resources?limit=50")])])),
     ])
+}
+
+/// Returns the requests behind the first page.
+fn overview(since: &str) -> Vec<Step> {
+    let newest = |filter: &str| get(format!("/api/audit?{filter}"));
+    let asks = with_frame([
+        get("/api/attention"),
+        get(format!("/api/stats?by=status&bucket=3600&since={since}")),
+        newest("status=scope_violation&limit=5"),
+        newest("status=permission_denied&limit=5"),
+        newest("limit=10"),
+        get("/api/demo"),
+    ]);
+    steps([me(), asks])
+}
+
+/// Returns the requests of a page about a bot: those of its content at the same time, and then those of its bars.
+fn all_at_once(asks: impl IntoIterator<Item = Ask>) -> Vec<Step> {
+    steps([me(), asks.into_iter().collect(), frame()])
 }
 
 /// Returns the page of calls with a filter.
@@ -225,7 +238,8 @@ fn denied(workspace: &Workspace, since: &str) -> Vec<Step> {
         .map(|status| get(format!("/api/stats?by=rule%2Cmessage&since={since}&bot_id={bot}&status={status}")));
     let latest = ["scope_violation", "permission_denied"]
         .map(|status| vec![get(format!("/api/audit?bot_id={bot}&status={status}&limit=25"))]);
-    let mut chains = vec![vec![get(format!("/api/bots/{bot}"))], reasons.to_vec()];
+    let counts = get(format!("/api/stats?by=status&since={since}&bot_id={bot}"));
+    let mut chains = vec![vec![get(format!("/api/bots/{bot}"))], vec![counts], reasons.to_vec()];
     chains.extend(latest);
     let mut all = steps([me()]);
     all.push(chains);

@@ -116,6 +116,8 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     patch /api/schedules/{id}: 422 "/unknown"
     post /api/sessions/{id}/messages: 422 "/unknown"
     post /api/trust: 422 "/unknown"
+    post /api/webhooks: 422 "/unknown"
+    patch /api/webhooks/{id}: 422 "/unknown"
     post /api/workflows: 422 "/unknown"
     post /api/workflows/validate: 422 "/unknown"
     patch /api/workflows/{id}: 422 "/unknown"
@@ -123,6 +125,7 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     patch /api/workflows/{id}/triggers/{trigger_id}: 422 "/unknown"
     post /api/workspaces: 422 "/unknown"
     patch /api/workspaces/{id}: 422 "/unknown"
+    post /hooks/{id}: 401
     "#);
     Ok(())
 }

@@ -7,16 +7,20 @@ use std::time::Duration;
 use monstrum_api::tasks::Task;
 use monstrum_core::call_types::round::RoundChannel;
 use monstrum_core::operations::{Caller, OperationError};
-use monstrum_store::TaskRow;
+use monstrum_store::{TaskRow, TaskStatus};
 use monstrum_types::TaskId;
 
 use crate::attendance::Attendance;
+use crate::client_tools::{self, ClientCall};
 use crate::following::{Following, TaskEvent};
 use crate::journal::{self, StepContent};
 use crate::tasks::{STEPS_READ, Tasks, internal};
 
 /// The interval at which the row of a task is read, for tasks of other hosts.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
+/// The maximum size of the text of all rounds that a client gets: that of one round. A task whose rounds have said so much
+/// asks no further round.
+pub(crate) const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// What stands between the texts of two rounds.
 const SEPARATOR: &str = "\n\n";
 
@@ -26,10 +30,28 @@ pub struct Answer {
     pub task: Task,
     /// The texts of all rounds.
     pub text: String,
-    /// Whether the last text was cut at the limit of output tokens that the client has set.
+    /// The text of the last round.
+    pub last_text: String,
+    /// The calls that the client is to run. A task that has not completed has none.
+    pub client_calls: Vec<ClientCall>,
+    /// Whether the last text was cut at the limit of output tokens that the client has set, or the texts at their maximum
+    /// size.
     pub is_cut: bool,
     /// Whether a call that may change something has begun.
     pub has_written: bool,
+}
+
+impl Answer {
+    /// Returns the text for the client. An answer with a form, such as JSON, is the last text alone.
+    #[must_use]
+    pub fn shown_text(&self, has_form: bool) -> &str {
+        match (has_form, self.client_calls.is_empty()) {
+            (false, _) => &self.text,
+            (true, true) => self.last_text.trim(),
+            // The answer follows after the calls of the client.
+            (true, false) => "",
+        }
+    }
 }
 
 /// An event of an answer that is being made.
@@ -68,7 +90,8 @@ impl Tasks {
     pub(crate) async fn answer_of(&self, row: &TaskRow) -> Result<Answer, OperationError> {
         let store = &self.app.store;
         let mut pieces = Pieces::default();
-        let (mut text, mut is_cut, mut after) = (String::new(), false, 0);
+        let (mut text, mut last_text, mut is_cut, mut after) = (String::new(), String::new(), false, 0);
+        let mut client_calls = Vec::new();
         loop {
             let rows = store.task_steps(row.workspace_id, row.id, after, STEPS_READ).await?;
             let Some(last) = rows.last() else { break };
@@ -76,11 +99,18 @@ impl Tasks {
             for row in rows {
                 if let StepContent::Round(round) = journal::open_step(&self.app.vault, &row).map_err(internal)? {
                     is_cut = round.is_cut;
+                    client_calls = client_tools::calls_of(row.task_id, &round);
                     text.extend(pieces.piece(row.sequence, &round.message.text));
+                    last_text = round.message.text;
                 }
             }
         }
-        Ok(Answer { task: self.view(row), text, is_cut, has_written: self.has_written(row).await? })
+        is_cut |= pieces.is_full;
+        if row.status != TaskStatus::Completed {
+            client_calls.clear();
+        }
+        let (task, has_written) = (self.view(row), self.has_written(row).await?);
+        Ok(Answer { task, text, last_text, client_calls, is_cut, has_written })
     }
 }
 
@@ -95,9 +125,8 @@ impl Attendance {
         let tasks = &self.tasks;
         let mut changes = self.live.changes();
         loop {
-            let row = tasks.row(&self.caller, self.id).await?;
-            if row.ended_at.is_some() {
-                return Ok(Some(tasks.answer_of(&row).await?));
+            if tasks.state(&self.caller, self.id).await?.ended_at.is_some() {
+                return Ok(Some(tasks.answer(&self.caller, self.id).await?));
             }
             if !self.caller.is_known(&tasks.app.policy.load(), tasks.app.clock.now()) {
                 return Ok(None);
@@ -169,6 +198,10 @@ struct Pieces {
     has_missed: bool,
     /// A step of which pieces are missing. Its text is sent when it has ended.
     skipped: Option<i64>,
+    /// The size of all that was sent.
+    bytes: usize,
+    /// Whether a text was cut at [`ANSWER_BYTES_MAX`]. Nothing is sent after it.
+    is_full: bool,
 }
 
 impl Pieces {
@@ -204,7 +237,17 @@ impl Pieces {
         self.sent.push_str(text);
         let separator = if begins && self.has_text { SEPARATOR } else { "" };
         self.has_text = true;
-        Some(format!("{separator}{text}"))
+        if self.is_full {
+            return None;
+        }
+        let mut piece = format!("{separator}{text}");
+        let room = ANSWER_BYTES_MAX - self.bytes;
+        if piece.len() >= room {
+            self.is_full = true;
+            piece.truncate(piece.floor_char_boundary(room));
+        }
+        self.bytes += piece.len();
+        (!piece.is_empty()).then_some(piece)
     }
 }
 
@@ -239,6 +282,21 @@ mod tests {
         assert_eq!(pieces.whole(3, "Next one").unwrap().as_deref(), Some(" one"));
         assert_eq!(pieces.delta(5, "late"), None, "the gap may have been before this piece");
         assert_eq!(pieces.whole(5, "too late").unwrap().as_deref(), Some("\n\ntoo late"));
+    }
+
+    #[test]
+    fn the_text_of_all_rounds_is_cut_at_its_maximum() {
+        let round = "é".repeat(ANSWER_BYTES_MAX / 2 - 1);
+        let mut pieces = Pieces::default();
+        assert_eq!(pieces.whole(1, &round).unwrap().as_deref(), Some(round.as_str()));
+        assert!(!pieces.is_full);
+        // The separator fills the answer.
+        assert_eq!(pieces.delta(3, "é").as_deref(), Some(SEPARATOR));
+        assert!(pieces.is_full);
+        assert_eq!(pieces.delta(3, "x"), None);
+        assert_eq!(pieces.whole(3, "éxy").unwrap(), None, "the rest goes on as the text began");
+        assert_eq!(pieces.whole(5, "z").unwrap(), None);
+        assert_eq!(pieces.bytes, ANSWER_BYTES_MAX);
     }
 
     #[test]

@@ -69,7 +69,7 @@ async fn cancel_unless_joined(tasks: Arc<Tasks>, caller: Caller, id: TaskId, liv
         loop {
             // The request may have ended while it started the task, so a task that is not there may still come. If the
             // database fails, the cancellation meets the failure again.
-            let row = tasks.app.store.task(caller.workspace, id).await;
+            let row = tasks.app.store.task_state(caller.workspace, id).await;
             let has_ended = matches!(&row, Ok(Some(row)) if row.ended_at.is_some());
             if has_ended || changes.changed().await.is_err() {
                 return;

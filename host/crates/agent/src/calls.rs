@@ -19,7 +19,7 @@ use crate::present::UNCERTAIN;
 use crate::resume::is_uncertain;
 use crate::runner::{Interrupted, TaskTurn};
 use crate::state::{PlannedCall, State};
-use crate::waits::Waits;
+use crate::waits::{PARKED_AFTER, Waits};
 
 /// The maximum number of calls of one task that run at once. It is also the number of connections that browsers open to
 /// one server, so upstreams are used to it.
@@ -35,6 +35,10 @@ struct Step {
     labels: CallLabels,
     waits: Arc<Waits>,
     outcome: OnceLock<StepOutcome>,
+    /// Whether the task waits without a turn for the decision about the call.
+    parks: bool,
+    /// The approval for which the call waits. The step then has no end, and runs again after the decision.
+    parked: OnceLock<AwaitedApproval>,
 }
 
 impl TaskStep for Step {
@@ -43,6 +47,10 @@ impl TaskStep for Step {
     }
 
     fn ended(&self, outcome: &CallOutcome, has_started: bool, is_unanswered: bool) -> Vec<StoreRow> {
+        if let Some(approval) = outcome.approval.as_deref().filter(|_| self.parks && !has_started) {
+            self.parked.get_or_init(|| approval.clone());
+            return Vec::new();
+        }
         // A plugin that makes calls sends nothing itself, but its calls may have.
         let may_have_acted = has_started || self.planned.content.makes_calls;
         let is_cut = is_uncertain(self.planned.effect(), outcome.code, is_unanswered)
@@ -99,7 +107,8 @@ impl TaskTurn<'_> {
             }
             if first.effect() != Effect::Read {
                 let sequence = first.row.sequence;
-                let outcome = self.run_call(first, state.labels()).await?;
+                // The calls after one that waits for a decision wait too, so that they keep their order.
+                let Some(outcome) = self.run_call(first, state.labels()).await? else { return Ok(()) };
                 state.end(sequence, outcome);
                 self.live.changed();
                 continue;
@@ -109,6 +118,9 @@ impl TaskTurn<'_> {
                 reads.push(next);
             }
             self.run_reads(state, reads).await?;
+            if self.is_parked() {
+                return Ok(());
+            }
         }
         Ok(())
     }
@@ -121,7 +133,8 @@ impl TaskTurn<'_> {
         let mut failed = None;
         while let Some((sequence, outcome)) = running.next().await {
             match outcome {
-                Ok(outcome) => state.end(sequence, outcome),
+                Ok(Some(outcome)) => state.end(sequence, outcome),
+                Ok(None) => {}
                 Err(error) => failed = Some(error),
             }
             self.live.changed();
@@ -136,8 +149,8 @@ impl TaskTurn<'_> {
     }
 
     /// Runs one call to its end, which is then in the journal and in the audit. `labels` are those of what the model had
-    /// read when it asked for the call.
-    async fn run_call(&self, planned: PlannedCall, labels: &Labels) -> Result<StepOutcome, Interrupted> {
+    /// read when it asked for the call. Returns `None` if the call waits for a decision, and the task without a turn.
+    async fn run_call(&self, planned: PlannedCall, labels: &Labels) -> Result<Option<StepOutcome>, Interrupted> {
         let app = &self.runner.app;
         let Some(request_id) = planned.request_id() else {
             return Err(Interrupted::Failed("a planned call has no id".to_owned()));
@@ -145,6 +158,9 @@ impl TaskTurn<'_> {
         let tool = planned.row.tool.clone().unwrap_or_default();
         let params = Value::Object(planned.content.params.clone());
         let _running = self.waits.begun(planned.row.sequence);
+        // Calls of a plugin that ask would begin again with all that the plugin has done before.
+        let parks = self.parks() && !planned.content.makes_calls;
+        let wait = if parks { PARKED_AFTER } else { self.approval_wait() };
         let step = Arc::new(Step {
             vault: Arc::clone(&app.vault),
             clock: Arc::clone(&app.clock),
@@ -154,9 +170,11 @@ impl TaskTurn<'_> {
             labels: CallLabels::new(labels.clone()),
             waits: Arc::clone(&self.waits),
             outcome: OnceLock::new(),
+            parks,
+            parked: OnceLock::new(),
         });
         let call = IncomingCall::bot_tool(request_id, self.row.workspace_id, self.row.bot_id, tool, params)
-            .with_wait_for_approval(Some(self.approval_wait()))
+            .with_wait_for_approval(Some(wait))
             .with_labels(step.labels.clone());
         let call = self.of_task(call, TaskOfCall { step: Some(Arc::clone(&step) as _), lease: self.lease() });
         let ended = match own_tools::is_own(call.tool()) {
@@ -168,8 +186,12 @@ impl TaskTurn<'_> {
             }
         };
         ended.map_err(|error| Interrupted::Failed(error.to_string()))?;
+        if let Some(approval) = step.parked.get() {
+            self.park(approval.clone());
+            return Ok(None);
+        }
         self.take_place().await;
-        let outcome = step.outcome.get().cloned();
+        let outcome = step.outcome.get().cloned().map(Some);
         outcome.ok_or_else(|| Interrupted::Failed("the end of a call could not be kept".to_owned()))
     }
 }

@@ -1,5 +1,6 @@
 //! How a task ends between two rounds.
 
+use crate::answers::ANSWER_BYTES_MAX;
 use crate::output::MISFITS_MAX;
 use crate::round::MALFORMED_ROUNDS_MAX;
 use crate::runner::{Ending, Interrupted, TaskCode, TaskTurn};
@@ -13,6 +14,12 @@ impl TaskTurn<'_> {
         if let Some(answer) = state.answer() {
             let answer = if self.content.output_schema.is_some() { answer.trim() } else { answer };
             return Some(Ending::Completed(answer.to_owned()));
+        }
+        // The client has as much text as an answer may have, so no further round is asked.
+        if self.content.request.is_some()
+            && let Some(text) = state.last_text_of_many(ANSWER_BYTES_MAX)
+        {
+            return Some(Ending::Completed(text.to_owned()));
         }
         if state.is_stuck() {
             let message =

@@ -10,6 +10,7 @@ use std::time::Duration;
 use monstrum_api::tasks::{Task, TaskStep, WaitingFor};
 use monstrum_core::call_types::round::RoundChannel;
 use monstrum_core::operations::{Caller, OperationError};
+use monstrum_store::TaskState;
 use monstrum_types::TaskId;
 use serde::Serialize;
 use tokio::sync::broadcast::Receiver;
@@ -85,8 +86,8 @@ pub struct Following {
     after: i64,
     /// The calls that were announced and have not ended.
     announced: HashSet<i64>,
-    /// What the task waited for when it was read last.
-    waited_for: Option<WaitingFor>,
+    /// The progress of the task when all of its steps were read last.
+    seen: Option<TaskState>,
     queued: VecDeque<TaskEvent>,
     /// Whether the journal may have more ended steps than the last page. The next page is read when the queue is empty, so
     /// that a slow listener holds one page.
@@ -126,7 +127,7 @@ impl Tasks {
             id,
             after,
             announced: HashSet::new(),
-            waited_for: None,
+            seen: None,
             queued: VecDeque::from([TaskEvent::Task(Box::new(shown))]),
             has_more: false,
             live,
@@ -188,8 +189,11 @@ impl Following {
 
     /// Reads a page of ended steps and the calls after them that have not ended, and queues what is new.
     async fn read(&mut self) -> Result<(), OperationError> {
-        // The task is read before its steps, so that an ended task has all of them.
-        let task = self.tasks.show(&self.caller, self.id).await?;
+        // The progress is read before the steps, so that an ended task has all of them.
+        let state = self.tasks.state(&self.caller, self.id).await?;
+        if !self.has_more && self.seen.as_ref() == Some(&state) {
+            return Ok(());
+        }
         let (mut read_after, mut is_behind) = (self.after, false);
         self.has_more = loop {
             let steps = self.tasks.steps_after(&self.caller, self.id, read_after).await?;
@@ -210,14 +214,17 @@ impl Following {
                 break is_full;
             }
         };
-        if task.waiting_for != self.waited_for {
-            self.queued.extend(task.waiting_for.clone().map(TaskEvent::Approval));
-            self.waited_for.clone_from(&task.waiting_for);
+        let waited_for = self.seen.as_ref().and_then(|seen| seen.waiting_for.as_deref());
+        if state.waiting_for.as_deref() != waited_for {
+            let waits_for = self.tasks.waiting_for(self.caller.workspace, state.waiting_for.as_deref());
+            self.queued.extend(waits_for.map(TaskEvent::Approval));
         }
-        if task.ended_at.is_some() && !self.has_more {
+        if state.ended_at.is_some() && !self.has_more {
             self.is_ended = true;
+            let task = self.tasks.show(&self.caller, self.id).await?;
             self.queued.push_back(TaskEvent::End(Box::new(task)));
         }
+        self.seen = Some(state);
         Ok(())
     }
 }

@@ -176,6 +176,9 @@ pub struct RoundContent {
     /// Whether the round has an answer that does not fit the schema of the task.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_misfit: bool,
+    /// The positions of the calls that the client of the task is to run. The task ends with such a round.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub client_calls: Vec<usize>,
 }
 
 /// The content of a call.
@@ -273,6 +276,13 @@ impl StepOutcome {
     #[must_use]
     pub fn uncertain() -> StepOutcome {
         StepOutcome { labels: Labels::ALL, ..StepOutcome::failed(Code::Uncertain, UNCERTAIN) }
+    }
+
+    /// Creates the outcome of a call whose approval has expired while its task waited for it.
+    #[must_use]
+    pub fn not_approved() -> StepOutcome {
+        let message = "the call needs an approval, and no person has decided before the approval expired";
+        StepOutcome { status: Status::ApprovalRequired, ..StepOutcome::failed(Code::Approval, message) }
     }
 
     /// Creates the outcome of a call that failed, or that did not run.
@@ -427,6 +437,8 @@ mod tests {
             waited_ms: 0,
             labels: Labels::none(),
             sealed: String::new(),
+            app_id: None,
+            chat_id: None,
         }
     }
 

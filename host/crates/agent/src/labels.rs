@@ -2,7 +2,8 @@
 //!
 //! A gate with `after` applies to the calls of a task from the round in which the model has read such a result, whatever the
 //! model does then. The labels are sealed with the steps and with the end of each task. The columns of tasks and sessions
-//! have them too, so that they outlive deleted tasks; no row alone can take labels away.
+//! have them too, so that they outlive deleted tasks; no row alone can take labels away. A sandbox keeps the labels of what was
+//! written to it under the MAC of its row, and its calls read them (`call/built_in/sandbox.rs` of monstrum-core).
 
 use monstrum_core::app::App;
 use monstrum_store::{Page, SessionRow, StoreError, TaskFilter, TaskRow};

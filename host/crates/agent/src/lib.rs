@@ -10,6 +10,7 @@
 mod answers;
 mod attendance;
 mod calls;
+pub mod client_tools;
 pub mod compact;
 mod endings;
 mod find;

@@ -3,13 +3,14 @@
 //!
 //! The module must not know the form in which clients send their requests.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use monstrum_api::bots::TaskLimits;
 use monstrum_api::tasks::Task;
 use monstrum_api::tools::Chat;
 use monstrum_core::call::consent::WAIT_MAX;
-use monstrum_core::call_types::round::{RoundAnswer, RoundOptions};
+use monstrum_core::call_types::round::{RoundAnswer, RoundOptions, RoundTool};
 use monstrum_core::models;
 use monstrum_core::operations::tools::check_chat;
 use monstrum_core::operations::{Caller, OperationError};
@@ -20,7 +21,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::answers::Answer;
+use crate::client_tools::ClientTools;
 use crate::journal::{self, Limits, Source, StepContent, StepOutcome, TaskContent};
+use crate::output;
+use crate::rounds::{Offered, tools_of};
 use crate::runner::TaskTurn;
 use crate::tasks::{Beginning, STEPS, Tasks, WALL_S, internal, limits_of};
 
@@ -47,6 +51,12 @@ pub struct RequestContent {
     /// The maximum number of tokens of the answer of each round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
+    /// The tools of the client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_tools: Option<ClientTools>,
+    /// The schema of the answer, if it has to be JSON. The record of the task has it elsewhere.
+    #[serde(skip)]
+    pub output_schema: Option<Map<String, Value>>,
     /// What is kept of a request whose answer can be read again by its id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<ResponseContent>,
@@ -83,7 +93,9 @@ pub enum EarlierTask {
     Absent,
     /// The task runs or has ended with an answer, or it may have changed something.
     Joinable,
-    /// The task has failed before it could change anything.
+    /// The task is being cancelled.
+    Ending,
+    /// The task has failed or was cancelled before it could change anything.
     Failed,
 }
 
@@ -92,6 +104,13 @@ impl RequestContent {
     #[must_use]
     pub fn conversation(&self) -> Vec<Message> {
         self.history.iter().filter(|message| !is_system(message)).cloned().collect()
+    }
+
+    /// Returns whether the answer has a form, such as JSON. The text before it is then no part of it.
+    #[must_use]
+    pub fn has_form(&self) -> bool {
+        let format = self.options.response_format.as_ref();
+        format.is_some_and(|format| matches!(format["type"].as_str(), Some("json_object" | "json_schema")))
     }
 
     /// Returns the instructions of the client.
@@ -173,9 +192,25 @@ impl Tasks {
             }
         };
         content.chat = chat;
+        content.output_schema.clone_from(&request.output_schema);
         content.request = Some(Box::new(request));
         let (workspace, key, parent, session) = (caller.workspace, Some(caller.key), None, None);
         self.begin_as(id, Beginning { workspace, bot, key, parent, session, content }).await
+    }
+
+    /// Checks the schema of the answer to a request.
+    ///
+    /// # Errors
+    ///
+    /// The schema is not a valid JSON Schema, is too large, or takes too much work to compile.
+    pub async fn checked_schema(
+        &self,
+        caller: &Caller,
+        bot: BotId,
+        schema: Value,
+    ) -> Result<Option<Map<String, Value>>, OperationError> {
+        self.may_start(caller, bot)?;
+        output::checked(&self.app, caller.workspace, bot, Some(schema)).await
     }
 
     /// Returns what is known about the task that an earlier request of the caller has started.
@@ -188,8 +223,13 @@ impl Tasks {
         if row.bot_id != bot || row.key_id != Some(caller.key) {
             return Err(OperationError::not_found("task"));
         }
-        let has_failed = row.status == TaskStatus::Failed && !self.has_written(&row).await?;
-        Ok(if has_failed { EarlierTask::Failed } else { EarlierTask::Joinable })
+        if row.ended_at.is_none() && row.cancelled_at.is_some() {
+            return Ok(EarlierTask::Ending);
+        }
+        // A task is cancelled if its client has gone, and that client may be the one that comes back.
+        let has_failed = matches!(row.status, TaskStatus::Failed | TaskStatus::Cancelled);
+        let is_harmless = has_failed && !self.has_written(&row).await?;
+        Ok(if is_harmless { EarlierTask::Failed } else { EarlierTask::Joinable })
     }
 
     /// Returns a response that the caller has asked for with the same key.
@@ -269,6 +309,23 @@ impl TaskTurn<'_> {
         self.request().map(|request| request.options.clone()).unwrap_or_default()
     }
 
+    /// Returns whether the client has a tool of this name.
+    pub(crate) fn client_has(&self, name: &str) -> bool {
+        self.client_tools().is_some_and(|tools| tools.has(name))
+    }
+
+    fn client_tools(&self) -> Option<&ClientTools> {
+        self.request()?.client_tools.as_ref()
+    }
+
+    /// Returns the tools of a round: those of the bot, and those of the client.
+    pub(crate) fn tools_of_round(&self, offered: &BTreeMap<String, Offered>, context_tokens: u64) -> Vec<RoundTool> {
+        let Some(client) = self.client_tools() else { return tools_of(offered, context_tokens) };
+        let mut tools = if client.are_alone { Vec::new() } else { tools_of(offered, context_tokens) };
+        tools.extend(client.offered(|name| offered.contains_key(name)));
+        tools
+    }
+
     /// Returns the limit of the client for the answer of each round.
     pub(crate) fn output_tokens(&self) -> Option<u64> {
         self.request()?.output_tokens
@@ -291,8 +348,10 @@ impl TaskTurn<'_> {
 #[cfg(test)]
 mod tests {
     use monstrum_llm::AssistantMessage;
+    use serde_json::json;
 
     use super::*;
+    use crate::client_tools::ClientTool;
 
     fn system(text: &str) -> Message {
         Message::System { text: text.to_owned() }
@@ -338,12 +397,19 @@ mod tests {
             is_stored: true,
             metadata: Map::new(),
         };
+        let tool = ClientTool {
+            name: "look".to_owned(),
+            description: "Looks".to_owned(),
+            parameters: json!({ "type": "object" }),
+        };
         let request = RequestContent {
             history: vec![Message::user("Hi"), said("Hello")],
             instructions: None,
             labels: Labels::none(),
             options,
             output_tokens: Some(7),
+            client_tools: Some(ClientTools { tools: vec![tool], are_alone: true }),
+            output_schema: None,
             response: Some(response),
         };
         let text = serde_json::to_string(&request).unwrap();

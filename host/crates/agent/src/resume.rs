@@ -4,7 +4,14 @@
 
 use monstrum_core::call_types::task_step::is_cut;
 use monstrum_manifest::Effect;
-use monstrum_types::Code;
+use monstrum_store::StoreError;
+use monstrum_types::{Code, RequestId};
+
+use crate::calls::ended;
+use crate::journal::StepOutcome;
+use crate::rounds::Offered;
+use crate::runner::{Interrupted, TaskTurn};
+use crate::state::{PlannedCall, State};
 
 /// What is known about a call whose end is not in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +54,50 @@ pub fn resumed(recorded: Recorded, stored: Effect, declared: Option<Effect>) -> 
 #[must_use]
 pub fn is_uncertain(effect: Effect, code: Option<Code>, is_unanswered: bool) -> bool {
     effect == Effect::Write && (is_unanswered || code.is_some_and(is_cut))
+}
+
+impl TaskTurn<'_> {
+    /// Decides about the calls that an earlier turn has planned and not ended.
+    pub(crate) async fn resume(&self, state: &mut State) -> Result<(), Interrupted> {
+        let app = &self.runner.app;
+        let unended = state.unended();
+        if unended.is_empty() {
+            return Ok(());
+        }
+        let offered = self.offered().await?;
+        let mut expired = self.expired.clone();
+        let mut ends = Vec::new();
+        for (position, planned) in unended.into_iter().enumerate() {
+            let Some(request_id) = planned.request_id() else { continue };
+            // A call that is not a read begins when all calls before it have ended, so only the first can have begun. The
+            // calls of its plugin may have started although it has not.
+            let has_begun = planned.content.makes_calls && position == 0;
+            let has_started = has_begun || self.has_started(&planned, request_id).await?;
+            let recorded = if has_started { Recorded::Started } else { Recorded::NotStarted };
+            let tool = planned.row.tool.as_deref().unwrap_or_default();
+            if !has_started && expired.take_if(|expired| expired.as_str() == tool).is_some() {
+                let outcome = StepOutcome::not_approved();
+                ends.push(ended(&app.vault, &*app.clock, self.turn.claim(), &planned, &outcome)?);
+                state.end(planned.row.sequence, outcome);
+                continue;
+            }
+            let declared = offered.get(tool).map(Offered::effect);
+            if resumed(recorded, planned.effect(), declared) == Resumed::Uncertain {
+                let outcome = StepOutcome::uncertain();
+                ends.push(ended(&app.vault, &*app.clock, self.turn.claim(), &planned, &outcome)?);
+                state.end(planned.row.sequence, outcome);
+            }
+        }
+        app.store.end_task_steps(&ends).await?;
+        self.live.changed();
+        Ok(())
+    }
+
+    /// Returns whether a planned call has started.
+    pub(crate) async fn has_started(&self, planned: &PlannedCall, request_id: RequestId) -> Result<bool, StoreError> {
+        let store = &self.runner.app.store;
+        store.has_started(self.row.workspace_id, request_id, planned.row.started_at).await
+    }
 }
 
 #[cfg(test)]

@@ -16,13 +16,14 @@ use monstrum_core::models::{self, Candidate};
 use monstrum_core::operations::OperationError;
 use monstrum_core::operations::bots::prompt_of;
 use monstrum_core::operations::tools::{Range, visible};
-use monstrum_llm::{FinishReason, Message};
+use monstrum_llm::{FinishReason, Message, ToolCall};
 use monstrum_manifest::Effect;
 use monstrum_store::{TaskProgress, TaskStepKind, TaskStepRow};
 use monstrum_types::{CallOutcome, Code, Labels, RequestId, Status, UtcMillis, with_causes};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use crate::client_tools::{self, Divided};
 use crate::compact::{bytes_of, compacted, has_omitted};
 use crate::journal::{self, CallContent, RoundContent, StepContent, StepOutcome};
 use crate::output;
@@ -33,7 +34,7 @@ use crate::runner::{Ending, Interrupted, TaskCode, TaskTurn};
 use crate::state::State;
 
 /// The maximum number of tools of a bot that its tasks know. A search among more would slow each round down.
-const TOOLS_MAX: usize = 2_000;
+pub(crate) const TOOLS_MAX: usize = 2_000;
 /// The maximum number of characters of a stored tool name, as in the audit.
 const TOOL_CHARS_MAX: usize = 128;
 /// The number of pieces of an answer that wait for their way to the listeners.
@@ -92,7 +93,7 @@ impl TaskTurn<'_> {
         };
         // The first model decides how long the conversation can be. A fallback with a shorter context can refuse it.
         let context_tokens = candidates.first().map_or(u64::MAX, |first| first.model.context_tokens);
-        let mut tools = if is_last { Vec::new() } else { tools_of(&offered, context_tokens) };
+        let mut tools = if is_last { Vec::new() } else { self.tools_of_round(&offered, context_tokens) };
         let tools_bytes: usize = tools.iter().map(size).sum();
         let messages = self.messages(state, is_last).await?;
         let messages = compacted(messages, state.earlier(), tools_bytes, context_tokens);
@@ -249,7 +250,8 @@ impl TaskTurn<'_> {
             is_misfit = note.is_some();
         }
         let usage = TokenUsage { input_tokens: answer.usage.input, output_tokens: answer.usage.output };
-        let calls = answer.message.calls.clone();
+        let is_of_client = |name: &str| !offered.contains_key(name) && self.client_has(name);
+        let Divided { own, of_client } = client_tools::divided(&answer.message.calls, asks.calls, is_of_client);
         let round = RoundContent {
             reasoning: answer.reasoning,
             model: answer.origin.model,
@@ -260,54 +262,16 @@ impl TaskTurn<'_> {
             note,
             message: answer.message,
             labels: state.labels().clone(),
+            client_calls: of_client,
         };
         let now = app.clock.now();
         let first = state.next_sequence();
-        let row = |sequence: i64, kind: TaskStepKind, request_id: Option<RequestId>| TaskStepRow {
-            task_id: self.row.id,
-            sequence,
-            workspace_id: self.row.workspace_id,
-            kind,
-            request_id,
-            tool: None,
-            effect: None,
-            status: None,
-            started_at: now,
-            ended_at: None,
-            sealed: String::new(),
-        };
-        let mut round_row = row(first, TaskStepKind::Round, Some(request_id));
+        let mut round_row = self.step_row(first, TaskStepKind::Round, Some(request_id));
         (round_row.status, round_row.started_at) = (Some(Status::Success.as_str().to_owned()), started_at);
         round_row.ended_at = Some(now);
         round_row.sealed = journal::seal_step(&app.vault, &round_row, &round)?;
         let mut steps = vec![(round_row, StepContent::Round(Box::new(round)))];
-        let mut planned = 0;
-        for ((sequence, call), asked) in (first + 1..).zip(calls).zip(asks.calls) {
-            let asked = match asked {
-                Asked::Run(_) if planned >= calls_max => {
-                    Asked::Refused("This call did not run: the task has no steps left for it.".to_owned())
-                }
-                asked => asked,
-            };
-            let (tool, asked) = own_tools::aimed(&call, asked);
-            let (effect, makes_calls) = planned_as(&tool, offered.get(&tool));
-            let (params, outcome) = match asked {
-                Asked::Run(params) => (params, None),
-                Asked::Refused(message) => {
-                    (Default::default(), Some(StepOutcome::failed(Code::InvalidParams, message)))
-                }
-            };
-            planned += usize::from(outcome.is_none());
-            let mut row = row(sequence, TaskStepKind::Call, outcome.is_none().then(RequestId::new));
-            row.tool = Some(tool_name(&tool));
-            row.effect = Some(effect.as_str().to_owned());
-            if let Some(outcome) = &outcome {
-                (row.status, row.ended_at) = (Some(outcome.status.as_str().to_owned()), Some(now));
-            }
-            let content = CallContent { call_id: call.id, params, makes_calls, outcome };
-            row.sealed = journal::seal_step(&app.vault, &row, &content)?;
-            steps.push((row, StepContent::Call(Box::new(content))));
-        }
+        steps.extend(self.planned(own, offered, (first + 1, calls_max))?);
         let progress = TaskProgress {
             task_id: self.row.id,
             input_tokens: i64::try_from(usage.input_tokens).unwrap_or(i64::MAX),
@@ -325,10 +289,66 @@ impl TaskTurn<'_> {
         self.live.changed();
         Ok(RoundEnd::Goes)
     }
+
+    /// Returns the rows and the contents of calls that the task runs or refuses.
+    fn planned(
+        &self,
+        calls: Vec<(ToolCall, Asked)>,
+        offered: &BTreeMap<String, Offered>,
+        (first, calls_max): (i64, usize),
+    ) -> Result<Vec<(TaskStepRow, StepContent)>, Interrupted> {
+        let vault = &self.runner.app.vault;
+        let mut steps = Vec::with_capacity(calls.len());
+        let mut planned = 0;
+        for (sequence, (call, asked)) in (first..).zip(calls) {
+            let asked = match asked {
+                Asked::Run(_) if planned >= calls_max => {
+                    Asked::Refused("This call did not run: the task has no steps left for it.".to_owned())
+                }
+                asked => asked,
+            };
+            let (tool, asked) = own_tools::aimed(&call, asked);
+            let (effect, makes_calls) = planned_as(&tool, offered.get(&tool));
+            let (params, outcome) = match asked {
+                Asked::Run(params) => (params, None),
+                Asked::Refused(message) => {
+                    (Default::default(), Some(StepOutcome::failed(Code::InvalidParams, message)))
+                }
+            };
+            planned += usize::from(outcome.is_none());
+            let mut row = self.step_row(sequence, TaskStepKind::Call, outcome.is_none().then(RequestId::new));
+            row.tool = Some(tool_name(&tool));
+            row.effect = Some(effect.as_str().to_owned());
+            if let Some(outcome) = &outcome {
+                (row.status, row.ended_at) = (Some(outcome.status.as_str().to_owned()), Some(row.started_at));
+            }
+            let content = CallContent { call_id: call.id, params, makes_calls, outcome };
+            row.sealed = journal::seal_step(vault, &row, &content)?;
+            steps.push((row, StepContent::Call(Box::new(content))));
+        }
+        Ok(steps)
+    }
+
+    /// Returns the row of a new step.
+    fn step_row(&self, sequence: i64, kind: TaskStepKind, request_id: Option<RequestId>) -> TaskStepRow {
+        TaskStepRow {
+            task_id: self.row.id,
+            sequence,
+            workspace_id: self.row.workspace_id,
+            kind,
+            request_id,
+            tool: None,
+            effect: None,
+            status: None,
+            started_at: self.runner.app.clock.now(),
+            ended_at: None,
+            sealed: String::new(),
+        }
+    }
 }
 
 /// Returns the tools of a request: those of the bot or, if they are too many, those with which the model finds them.
-fn tools_of(offered: &BTreeMap<String, Offered>, context_tokens: u64) -> Vec<RoundTool> {
+pub(crate) fn tools_of(offered: &BTreeMap<String, Offered>, context_tokens: u64) -> Vec<RoundTool> {
     let bytes: usize = offered.values().map(|offered| size(&offered.tool)).sum();
     let is_fit =
         offered.len() <= own_tools::TOOLS_OFFERED_MAX && bytes <= bytes_of(context_tokens) / own_tools::TOOLS_SHARE;

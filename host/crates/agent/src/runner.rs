@@ -17,7 +17,7 @@ use monstrum_engine::{Handler, Turn, TurnError, TurnOutcome};
 use monstrum_llm::Message;
 use monstrum_manifest::Effect;
 use monstrum_store::{AfterTurn, StoreError, TaskEnd, TaskRow, TaskStatus};
-use monstrum_types::{AwaitedApproval, Code, Labels, RequestId, TaskId, WakeKind, WorkspaceId, with_causes, words};
+use monstrum_types::{AwaitedApproval, Code, Labels, TaskId, WakeKind, WorkspaceId, with_causes, words};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
@@ -29,9 +29,8 @@ use crate::links::LinksOfTask;
 use crate::live::{LiveTask, LiveTasks};
 use crate::places::{PlaceOfTask, Places};
 use crate::present;
-use crate::resume::{Recorded, Resumed, resumed};
-use crate::rounds::{Offered, RoundEnd};
-use crate::state::{PlannedCall, State};
+use crate::rounds::RoundEnd;
+use crate::state::State;
 use crate::waits::Waits;
 
 /// The number of failed turns in a row after which a task ends. Turns fail if the database or the audit fails, so the
@@ -80,11 +79,22 @@ pub(crate) enum Ending {
 /// How a task ended, and the labels of what it has read.
 type Ended = (Ending, Labels);
 
+/// How the work of a turn ended.
+enum RunEnd {
+    Task(Ended),
+    /// The task waits for a decision.
+    Waits(AwaitedApproval),
+    /// The turn was cancelled.
+    Turn,
+}
+
 /// Why a task stops before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// The turn ends, and the task continues in another turn.
     Turn,
+    /// The turn ends, because the task waits for a decision.
+    Waits,
     /// A caller has cancelled the task.
     Cancelled,
     WallClock,
@@ -143,6 +153,10 @@ pub(crate) struct TaskTurn<'a> {
     secrets: SharedRedactors,
     /// The labels of what the model has read until now.
     pub(crate) labels: Mutex<Labels>,
+    /// The tool of the call whose approval has expired while the task waited for it.
+    pub(crate) expired: Option<String>,
+    /// The approval for which the task waits without a turn.
+    pub(crate) parked: Mutex<Option<AwaitedApproval>>,
 }
 
 impl Runner {
@@ -171,10 +185,10 @@ impl Runner {
         &self,
         turn: &Turn,
         row: &TaskRow,
-        (live, place): (&LiveTask, PlaceOfTask),
-    ) -> Result<Option<Ended>, Interrupted> {
+        (live, place, expired): (&LiveTask, PlaceOfTask, Option<String>),
+    ) -> Result<RunEnd, Interrupted> {
         let app = &self.app;
-        let ended = |ending| Ok(Some((ending, Labels::none())));
+        let ended = |ending| Ok(RunEnd::Task((ending, Labels::none())));
         let content = match journal::open_task(&app.vault, row) {
             Ok(content) => content,
             Err(error) => {
@@ -213,6 +227,8 @@ impl Runner {
             stop_calls: CancellationToken::new(),
             secrets: app.policy.load().redactors_of(row.workspace_id, row.bot_id, user.as_ref()),
             labels: Mutex::default(),
+            expired,
+            parked: Mutex::default(),
         };
         // A task for whose answer a call waited has ended with its call, which may have ended with its host.
         let is_abandoned = content.source.waiting_call().is_some_and(|call| !self.live.is_waiting(call));
@@ -226,8 +242,13 @@ impl Runner {
             ended = task.run() => ended,
             never = task.watch() => match never {},
         };
-        let ending = task.closed(ended).await?;
-        Ok(ending.map(|ending| (ending, task.labels.into_inner())))
+        Ok(match task.closed(ended).await? {
+            Some(ending) => RunEnd::Task((ending, task.labels.into_inner())),
+            None if task.stop.get() == Some(&Stop::Waits) => {
+                task.parked.into_inner().map_or(RunEnd::Turn, RunEnd::Waits)
+            }
+            None => RunEnd::Turn,
+        })
     }
 
     /// Ends the turn of a task that was deleted. Fails if the task is still there: the policy may lack its bot for a
@@ -311,6 +332,10 @@ impl Handler for Runner {
         let Ok(id) = turn.key().id().parse::<TaskId>() else { return Ok(TurnOutcome::Done) };
         let store = &self.app.store;
         let Some(queued) = store.task(turn.workspace(), id).await? else { return Ok(TurnOutcome::Done) };
+        if let Some(look_at) = self.still_waits(&queued).await? {
+            return Ok(TurnOutcome::Rest(look_at));
+        }
+        let expired = self.expired_call(&queued).await?;
         let live = self.live.of(id);
         let place = tokio::select! {
             place = self.places.enter(queued.workspace_id, queued.bot_id) => Some(place),
@@ -325,9 +350,10 @@ impl Handler for Runner {
         self.app.ledger.settle_of_task(row.workspace_id, row.id).await?;
         live.changed();
         let ended = async {
-            match self.run(turn, &row, (&live, PlaceOfTask::new(place))).await? {
-                Some(ended) => self.end(turn, &row, ended).await.map(Some),
-                None => Ok(None),
+            match self.run(turn, &row, (&live, PlaceOfTask::new(place), expired)).await? {
+                RunEnd::Task(ended) => self.end(turn, &row, ended).await.map(Some),
+                RunEnd::Waits(approval) => Ok(Some(self.park(turn, id, &approval).await?)),
+                RunEnd::Turn => Ok(None),
             }
         };
         let outcome = match ended.await {
@@ -353,6 +379,10 @@ impl TaskTurn<'_> {
             }
             let calls = state.unended();
             self.run_calls(&mut state, calls).await?;
+            if self.is_parked() {
+                self.stop.get_or_init(|| Stop::Waits);
+                return Ok(None);
+            }
             self.attended().await;
             if self.stops() {
                 return Ok(None);
@@ -429,41 +459,6 @@ impl TaskTurn<'_> {
         Ok(messages)
     }
 
-    /// Decides about the calls that an earlier turn has planned and not ended.
-    async fn resume(&self, state: &mut State) -> Result<(), Interrupted> {
-        let app = &self.runner.app;
-        let unended = state.unended();
-        if unended.is_empty() {
-            return Ok(());
-        }
-        let offered = self.offered().await?;
-        let mut ends = Vec::new();
-        for (position, planned) in unended.into_iter().enumerate() {
-            let Some(request_id) = planned.request_id() else { continue };
-            // A call that is not a read begins when all calls before it have ended, so only the first can have begun. The
-            // calls of its plugin may have started although it has not.
-            let has_begun = planned.content.makes_calls && position == 0;
-            let has_started = has_begun || self.has_started(&planned, request_id).await?;
-            let recorded = if has_started { Recorded::Started } else { Recorded::NotStarted };
-            let tool = planned.row.tool.as_deref().unwrap_or_default();
-            let declared = offered.get(tool).map(Offered::effect);
-            if resumed(recorded, planned.effect(), declared) == Resumed::Uncertain {
-                let outcome = StepOutcome::uncertain();
-                ends.push(ended(&app.vault, &*app.clock, self.turn.claim(), &planned, &outcome)?);
-                state.end(planned.row.sequence, outcome);
-            }
-        }
-        app.store.end_task_steps(&ends).await?;
-        self.live.changed();
-        Ok(())
-    }
-
-    /// Returns whether a planned call has started.
-    async fn has_started(&self, planned: &PlannedCall, request_id: RequestId) -> Result<bool, StoreError> {
-        let store = &self.runner.app.store;
-        store.has_started(self.row.workspace_id, request_id, planned.row.started_at).await
-    }
-
     /// Returns how the task ended. If it was stopped, the calls that have no end get one.
     async fn closed(&self, ended_by: Result<Option<Ending>, Interrupted>) -> Result<Option<Ending>, Interrupted> {
         let app = &self.runner.app;
@@ -471,7 +466,7 @@ impl TaskTurn<'_> {
             return Ok(Some(ending));
         }
         let ending = match self.stop.get() {
-            None | Some(Stop::Turn) => return Ok(None),
+            None | Some(Stop::Turn | Stop::Waits) => return Ok(None),
             Some(Stop::Cancelled) => Ending::Cancelled,
             Some(Stop::WallClock) => {
                 let message = format!("the task did not end within its {} seconds", self.content.limits.wall_s);

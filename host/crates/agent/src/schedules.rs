@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use monstrum_core::app::App;
 use monstrum_engine::Engine;
-use monstrum_store::{NewWake, ScheduleRow};
+use monstrum_store::{NewWake, ScheduleRow, StoreError};
 use monstrum_types::{ScheduleId, UtcMillis, WakeKey, WakeKind, WorkspaceId};
 
 pub use ended::TasksOfSchedules;
@@ -42,6 +42,18 @@ impl Schedules {
 
     fn open(&self, row: &ScheduleRow) -> Result<Record, RecordError> {
         Record::open(&self.app.vault, row)
+    }
+
+    /// Returns whether a schedule is one of the rows that the seal of its workspace counts. The MAC of a row that was
+    /// deleted or changed, and then restored by another program, is valid too.
+    async fn is_in_force(&self, row: &ScheduleRow) -> Result<bool, StoreError> {
+        let App { store, policy, .. } = &*self.app;
+        if store.is_verified_schedule(row)? {
+            return Ok(true);
+        }
+        // This process may not have read the last change of the workspace yet.
+        policy.renew_if_behind().await?;
+        store.is_verified_schedule(row)
     }
 }
 

@@ -26,7 +26,7 @@ impl Tasks {
     }
 
     pub(crate) fn shown(&self, row: &TaskRow, content: TaskContent) -> Task {
-        Task { waiting_for: self.waiting_for(row), ..shown(row, content) }
+        Task { waiting_for: self.waiting_for(row.workspace_id, row.waiting_for.as_deref()), ..shown(row, content) }
     }
 
     pub(crate) fn step(&self, row: &TaskStepRow) -> Result<TaskStep, OperationError> {

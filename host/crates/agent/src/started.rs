@@ -15,8 +15,8 @@ use monstrum_core::call_types::task_step::TaskPosition;
 use monstrum_core::models;
 use monstrum_core::operations::OperationError;
 use monstrum_core::plugins::built_in::QUERY_MAX;
-use monstrum_store::{TaskRow, TaskStatus};
-use monstrum_types::{CallOutcome, Code, KeyId, Labels, TaskId, WorkspaceId, with_causes};
+use monstrum_store::{NewWake, TaskRow, TaskStatus};
+use monstrum_types::{CallOutcome, Code, KeyId, Labels, TaskId, WakeKey, WakeKind, WorkspaceId, with_causes};
 use tokio::time::timeout;
 
 use crate::journal::{self, InTree, Source, TaskContent};
@@ -33,6 +33,11 @@ const READ_INTERVAL: Duration = Duration::from_secs(1);
 impl StartsTasks for Tasks {
     fn execute(self: Arc<Self>, task: StartedTask) -> BoxFuture<'static, Result<TaskId, Refusal>> {
         async move { self.begin_started(task, false).await }.boxed()
+    }
+
+    fn approval_was_decided(&self, workspace_id: WorkspaceId, task: TaskId) {
+        let key = WakeKey::new(WakeKind::Task, task).expect("an id has only characters of keys");
+        self.engine.signal(&[NewWake { key, workspace_id, due_at: self.app.clock.now(), claim: None }]);
     }
 
     fn query(self: Arc<Self>, task: StartedTask) -> BoxFuture<'static, Result<TaskAnswer, Refusal>> {
@@ -114,15 +119,15 @@ impl Tasks {
         // The watch begins before the row is read, so that no change is missed.
         let mut changes = live.changes();
         loop {
-            let row = self.app.store.task(workspace, id).await.map_err(|error| refused(&error.into()))?;
-            match row {
-                Some(row) if row.ended_at.is_some() => return Ok(row),
-                Some(_) => {}
-                None => return Err(Box::new(CallOutcome::error(Code::Cancelled, "the task of the bot was deleted"))),
+            let state = self.app.store.task_state(workspace, id).await.map_err(|error| refused(&error.into()))?;
+            if state.is_none_or(|state| state.ended_at.is_some()) {
+                break;
             }
             // Whether a change or the interval has ended the wait, the row is read again.
             drop(timeout(READ_INTERVAL, changes.changed()).await);
         }
+        let row = self.app.store.task(workspace, id).await.map_err(|error| refused(&error.into()))?;
+        row.ok_or_else(|| Box::new(CallOutcome::error(Code::Cancelled, "the task of the bot was deleted")))
     }
 
     /// Returns the answer of a task that has ended, or why it has none.

@@ -51,8 +51,10 @@ pub(crate) struct State {
     last_sequence: i64,
     used_steps: u32,
     usage: TokenUsage,
-    /// The text of the last round, if it asked for nothing more.
+    /// The text of the last round, if it asked for nothing more than calls of the client's tools.
     answer: Option<String>,
+    /// The length of the texts of all rounds.
+    said_bytes: usize,
     /// The labels of what the model has read.
     labels: Labels,
     /// Whether a result was too long to be read whole.
@@ -97,7 +99,10 @@ impl State {
         self.malformed = malformed_in_a_row(self.malformed, round.is_malformed);
         self.misfits += u32::from(round.is_misfit);
         self.is_misfit = round.is_misfit;
-        let is_last = round.message.calls.is_empty() && round.note.is_none();
+        // With calls of a client's tools, the client has the next word.
+        let asks_here = !round.message.calls.is_empty() && round.client_calls.is_empty();
+        let is_last = !asks_here && round.note.is_none();
+        self.said_bytes = self.said_bytes.saturating_add(round.message.text.len());
         self.answer = is_last.then(|| round.message.text.clone());
         self.note = round.note;
         self.labels.add(&round.labels);
@@ -198,6 +203,16 @@ impl State {
         self.answer.as_deref()
     }
 
+    /// Returns the text of the last round, if the texts of all rounds have at least `bytes_max` bytes.
+    #[must_use]
+    pub(crate) fn last_text_of_many(&self, bytes_max: usize) -> Option<&str> {
+        let said = self.messages.iter().rev().find_map(|message| match message {
+            Message::Assistant(said) => Some(said.text.as_str()),
+            _ => None,
+        });
+        said.filter(|_| self.said_bytes >= bytes_max)
+    }
+
     /// Returns whether the task makes no progress.
     #[must_use]
     pub(crate) fn is_stuck(&self) -> bool {
@@ -285,6 +300,7 @@ mod tests {
             note: None,
             labels: Labels::none(),
             is_misfit: false,
+            client_calls: Vec::new(),
         }))
     }
 
@@ -319,6 +335,29 @@ mod tests {
         state.add(row(4, TaskStepKind::Round), round("done", &[]));
         assert_eq!((state.answer(), state.used_steps(), state.next_sequence()), (Some("done"), 4, 5));
         assert_eq!(state.usage(), TokenUsage { input_tokens: 20, output_tokens: 4 });
+    }
+
+    #[test]
+    fn the_texts_of_all_rounds_are_counted() {
+        let mut state = State::of_conversation(vec![Message::user("go")], Labels::none());
+        state.add(row(1, TaskStepKind::Round), round("12345", &["a"]));
+        state.add(row(2, TaskStepKind::Call), call("a", Some(StepOutcome::failed(Code::Plugin, "no"))));
+        state.close_round();
+        assert_eq!(state.last_text_of_many(6), None);
+        state.add(row(3, TaskStepKind::Round), round("6", &["a"]));
+        state.add(row(4, TaskStepKind::Call), call("a", Some(StepOutcome::failed(Code::Plugin, "no"))));
+        state.close_round();
+        assert_eq!((state.last_text_of_many(6), state.last_text_of_many(7)), (Some("6"), None));
+    }
+
+    #[test]
+    fn a_round_with_calls_of_the_client_is_the_last_one() {
+        let mut state = State::of_conversation(vec![Message::user("go")], Labels::none());
+        let StepContent::Round(mut asked) = round("Let me see.", &["a", "b"]) else { panic!("a round") };
+        asked.client_calls = vec![1];
+        state.add(row(1, TaskStepKind::Round), StepContent::Round(asked));
+        state.add(row(2, TaskStepKind::Call), call("a", None));
+        assert_eq!((state.unended().len(), state.answer()), (1, Some("Let me see.")));
     }
 
     #[test]

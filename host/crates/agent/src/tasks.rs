@@ -14,7 +14,7 @@ use monstrum_core::operations::{Caller, OperationError, check_task_labels, narro
 use monstrum_engine::Engine;
 use monstrum_store::{
     BotRow, EventRow, InsertedTask, KeyKind, NewSession, NewWake, PAGE_ITEMS_MAX, Page, SessionRow, TaskFilter,
-    TaskRow, TaskStatus, TasksMax,
+    TaskRow, TaskState, TaskStatus, TasksMax,
 };
 use monstrum_types::{BotId, InputError, KeyId, Labels, SessionId, TaskId, UtcMillis, WakeKey, WakeKind, WorkspaceId};
 
@@ -58,7 +58,7 @@ const STEPS_BYTES_MAX: usize = 8 << 20;
 /// The tasks and sessions of a host.
 pub struct Tasks {
     pub(crate) app: Arc<App>,
-    engine: Arc<dyn Engine>,
+    pub(crate) engine: Arc<dyn Engine>,
     pub(crate) live: Arc<LiveTasks>,
     pub(crate) closed: CancellationToken,
 }
@@ -168,6 +168,7 @@ impl Tasks {
         }
         let mut row = new_row((workspace, bot), session_id, now);
         (row.id, row.parent_id, row.key_id, row.labels) = (id, parent, key, content.labels.clone());
+        (row.app_id, row.chat_id) = content.chat.clone().map(|chat| (chat.app_id, chat.chat_id)).unzip();
         row.sealed = journal::seal_task(&app.vault, &row, &content).map_err(internal)?;
         let key = WakeKey::new(WakeKind::Task, row.id).map_err(|error| OperationError::Internal(error.into()))?;
         // This host runs the task, because only this host can stream it to the caller.
@@ -217,9 +218,9 @@ impl Tasks {
             Some(chat) => {
                 let open = store.session_of_chat(caller.workspace, &chat.app_id, &chat.chat_id).await?;
                 let sandbox = store.sandbox_of_conversation(caller.workspace, &chat.app_id, &chat.chat_id).await?;
-                if open.is_none() && sandbox.is_some() {
-                    // The host does not know what was written to the sandbox without a session.
-                    labels = Labels::ALL;
+                if let Some(sandbox) = sandbox.filter(|_| open.is_none()) {
+                    // The session begins with what was written to the sandbox without a session.
+                    labels = sandbox.known_labels();
                 }
                 (chat, open)
             }
@@ -325,6 +326,12 @@ impl Tasks {
     pub(crate) async fn row(&self, caller: &Caller, id: TaskId) -> Result<TaskRow, OperationError> {
         let row = self.app.store.task(caller.workspace, id).await?;
         row.filter(|row| sees(caller, row.bot_id)).ok_or_else(|| OperationError::not_found("task"))
+    }
+
+    /// Returns the progress of a task that the caller may see.
+    pub(crate) async fn state(&self, caller: &Caller, id: TaskId) -> Result<TaskState, OperationError> {
+        let state = self.app.store.task_state(caller.workspace, id).await?;
+        state.filter(|state| sees(caller, state.bot_id)).ok_or_else(|| OperationError::not_found("task"))
     }
 
     /// Cancels a task. Returns the task, and whether it had ended before.
@@ -437,6 +444,8 @@ pub(crate) fn new_row(
         waited_ms: 0,
         labels: Labels::none(),
         sealed: String::new(),
+        app_id: None,
+        chat_id: None,
     }
 }
 

@@ -1,26 +1,121 @@
 //! What a task waits for: a task waits if it has running calls and each of them waits for a person. Its wall clock then
-//! stands still.
+//! stands still. After a few seconds, the turn ends, so that the task needs neither a claim nor memory until the decision:
+//! the calls have no end in the journal, and are judged again.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use monstrum_api::tasks::WaitingFor;
-use monstrum_store::TaskRow;
-use monstrum_types::{ApprovalId, AwaitedApproval};
+use monstrum_engine::Turn;
+use monstrum_store::{AfterTurn, ApprovalRow, ApprovalStatus, StoreError, TaskRow, TaskStatus};
+use monstrum_types::{ApprovalId, AwaitedApproval, TaskId, UtcMillis, WorkspaceId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use crate::journal::{self, TaskContent};
+use crate::links::LinksOfTask;
+use crate::runner::{Runner, TaskTurn};
 use crate::tasks::Tasks;
+
+/// The time for which a call waits for a decision before its task waits without a turn. Programs that decide are faster.
+pub(crate) const PARKED_AFTER: Duration = Duration::from_secs(5);
+/// The interval at which a task without a turn looks whether its key and its delegations are still there. A decision wakes
+/// the task at once.
+const LOOK_AGAIN_MS: i64 = 60_000;
 
 impl Tasks {
     /// Returns what a task waits for, as the API shows it.
-    pub(crate) fn waiting_for(&self, row: &TaskRow) -> Option<WaitingFor> {
-        let (kind, id) = row.waiting_for.as_ref()?.split_once('/')?;
+    pub(crate) fn waiting_for(&self, workspace: WorkspaceId, waiting_for: Option<&str>) -> Option<WaitingFor> {
+        let (kind, id) = waiting_for?.split_once('/')?;
         let approval = id.parse::<ApprovalId>().ok().filter(|_| kind == "approval");
-        let url = approval.and_then(|approval| self.app.calls.approvals.url(row.workspace_id, approval));
+        let url = approval.and_then(|approval| self.app.calls.approvals.url(workspace, approval));
         Some(WaitingFor { kind: kind.to_owned(), id: id.to_owned(), url })
     }
+}
+
+impl TaskTurn<'_> {
+    /// Returns whether the task waits for decisions without a turn. The caller of a task that waits for its answer has
+    /// time-outs of its own.
+    pub(crate) fn parks(&self) -> bool {
+        may_park(self.content)
+    }
+
+    /// Records that a call waits for a decision, and the task without a turn. The earliest decision that expires counts.
+    pub(crate) fn park(&self, approval: AwaitedApproval) {
+        let mut parked = self.parked.lock();
+        if parked.as_ref().is_none_or(|known| approval.expires_at < known.expires_at) {
+            *parked = Some(approval);
+        }
+    }
+
+    /// Returns whether a call waits for a decision, and the task without a turn.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked.lock().is_some()
+    }
+}
+
+impl Runner {
+    /// Ends the turn of a task that waits for a decision.
+    pub(crate) async fn park(
+        &self,
+        turn: &Turn,
+        id: TaskId,
+        approval: &AwaitedApproval,
+    ) -> Result<AfterTurn, StoreError> {
+        let now = self.app.clock.now();
+        let look_at = approval.expires_at.min(now.plus_ms(LOOK_AGAIN_MS));
+        self.app.store.park_task(turn.claim(), id, &format!("approval/{}", approval.id), look_at, now).await
+    }
+
+    /// Returns the time at which a task that waits for a decision looks again, or `None` if it has to go on: the approval
+    /// was decided or has expired, the task was cancelled, or what it stands on is gone.
+    pub(crate) async fn still_waits(&self, row: &TaskRow) -> Result<Option<UtcMillis>, StoreError> {
+        let app = &self.app;
+        let now = app.clock.now();
+        let Some(approval) = self.waited_for(row).await?.filter(|_| row.cancelled_at.is_none()) else {
+            return Ok(None);
+        };
+        if approval.status != ApprovalStatus::Pending || !approval.is_open(now) {
+            return Ok(None);
+        }
+        let Some(content) = journal::open_task(&app.vault, row).ok().filter(may_park) else { return Ok(None) };
+        let snapshot = app.policy.load();
+        let has_key = match content.source.key(row.key_id) {
+            Ok(key) => key.is_none_or(|key| snapshot.key_hash(key.id) == Some(&key.hash)),
+            Err(_) => false,
+        };
+        // While the policy lacks the bot, nothing is known about the links.
+        let has_bot = snapshot.bot(row.workspace_id, row.bot_id).is_some();
+        let links = LinksOfTask::new(row.workspace_id, &content.links);
+        let stands = has_key && (!has_bot || links.are_in_force(&snapshot, now));
+        Ok(stands.then(|| approval.expires_at.min(now.plus_ms(LOOK_AGAIN_MS))))
+    }
+
+    /// Returns the tool of the call for whose approval a task has waited, if the approval has expired. The call asks no
+    /// second time.
+    pub(crate) async fn expired_call(&self, row: &TaskRow) -> Result<Option<String>, StoreError> {
+        let now = self.app.clock.now();
+        let approval = self.waited_for(row).await?;
+        let has_expired = |approval: &ApprovalRow| {
+            approval.status == ApprovalStatus::Expired || (approval.is_unended() && !approval.is_open(now))
+        };
+        Ok(approval.filter(has_expired).map(|approval| approval.tool))
+    }
+
+    async fn waited_for(&self, row: &TaskRow) -> Result<Option<ApprovalRow>, StoreError> {
+        let id = row.waiting_for.as_deref().filter(|_| row.status == TaskStatus::Waiting);
+        let id = id.and_then(|text| text.strip_prefix("approval/")?.parse::<ApprovalId>().ok());
+        match id {
+            Some(id) => self.app.store.approval(row.workspace_id, id).await,
+            None => Ok(None),
+        }
+    }
+}
+
+fn may_park(content: &TaskContent) -> bool {
+    content.request.is_none() && content.source.waiting_call().is_none()
 }
 
 /// The running calls of a task, and its wall clock.
@@ -122,10 +217,7 @@ impl Waits {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use futures::FutureExt as _;
-    use monstrum_types::UtcMillis;
     use tokio::time::advance;
 
     use super::*;

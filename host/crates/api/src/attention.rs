@@ -20,6 +20,8 @@ pub enum AttentionKind {
     Credential,
     /// A bot has spent more than 80 % of its monthly budget. `id` is the bot.
     Budget,
+    /// Five failures in a row have paused a schedule. `id` is the schedule.
+    Schedule,
 }
 
 /// An item that needs attention.

@@ -37,8 +37,8 @@ pub struct Bot {
     pub task_limits: Value,
     /// The time in seconds after which a session without tasks ends. Null means one day.
     pub session_idle_s: Option<i64>,
-    /// Whether clients may bring tools of their own, which run at the client and are not governed. It has no effect yet.
-    /// Only an admin key can change this field.
+    /// Whether clients may bring tools of their own, which run at the client and are not governed. Only an
+    /// admin key can change this field.
     pub client_tools: bool,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,

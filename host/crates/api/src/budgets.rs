@@ -114,6 +114,18 @@ pub struct BudgetChange {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<f64>, minimum = 0)]
     pub monthly_credits: Option<Option<Credits>>,
+    /// The limits that the caller knows. If the budget has others, the answer is 409.
+    #[serde(default)]
+    pub was: Option<KnownBudget>,
+}
+
+/// The limits of a budget before a change. An absent limit is no limit.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KnownBudget {
+    pub monthly_tokens: Option<i64>,
+    #[schema(value_type = Option<f64>)]
+    pub monthly_credits: Option<Credits>,
 }
 
 /// The usage of a workspace in one month, grouped by the requested columns.

@@ -42,5 +42,6 @@ pub mod tasks;
 pub mod tools;
 pub mod trust;
 pub mod wakes;
+pub mod webhooks;
 pub mod workflows;
 pub mod workspaces;

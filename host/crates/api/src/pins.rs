@@ -71,6 +71,18 @@ pub struct PinDecision {
     /// The effect of a call of the approved tool; `write` by default.
     #[schema(value_type = Option<String>)]
     pub effect: Option<Effect>,
+    /// The earlier decision that the caller knows. If another request has decided since, nothing is decided.
+    pub was: Option<EarlierDecision>,
+}
+
+/// An earlier decision about a tool.
+#[derive(Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EarlierDecision {
+    /// The digest of the approved definition; null if no definition was approved.
+    pub approved_digest: Option<String>,
+    /// The effect of calls of the approved tool.
+    pub effect: Option<String>,
 }
 
 /// The result of a discovery that was requested.

@@ -112,6 +112,10 @@ pub struct ComparedVersion {
     pub digest: Digest,
     /// SHA-256 of the manifest.
     pub manifest_digest: Digest,
+    /// The key that has signed the package of the waiting version. Absent for a folder that was copied, and after a
+    /// restart of the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signed_by: Option<String>,
 }
 
 /// What a difference between two versions of a plugin is about.

@@ -26,6 +26,7 @@ use crate::policy::pattern_limits::PatternRoom;
 use crate::remote_agents::RemoteAgents;
 use crate::sandboxes::outputs::Outputs;
 use crate::sandboxes::{FileTurns, Sandboxes};
+use crate::webhooks::Receiver;
 
 /// One running host.
 pub struct App {
@@ -56,6 +57,8 @@ pub struct App {
     pub access_tokens: Option<AccessTokens>,
     pub calls: Arc<Calls>,
     pub console_sessions: ConsoleSessions,
+    /// The requests to webhooks.
+    pub webhooks: Receiver,
     pub clock: Arc<dyn Clock>,
     /// Whether the start-up scan has finished. The value is also true if some plugins failed to load.
     pub scanned: tokio::sync::watch::Sender<bool>,

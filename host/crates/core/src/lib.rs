@@ -26,3 +26,4 @@ pub mod plugins;
 pub mod policy;
 pub mod remote_agents;
 pub mod sandboxes;
+pub mod webhooks;

@@ -53,10 +53,11 @@ pub mod tools;
 pub mod trust;
 pub mod user_credentials;
 pub mod wakes;
+pub mod webhooks;
 pub mod workspaces;
 
 pub use caller::{Admin, AgentCaller, Caller, KeyHolder, Operator, Person, Reviewer, Root};
 pub use error::OperationError;
 pub use gates::check_task_labels;
 pub use input::{InputErrors, json_pointer, shape_error};
-pub use precondition::Expected;
+pub use precondition::{Expected, Replacing};

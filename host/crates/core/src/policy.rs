@@ -23,6 +23,7 @@ mod sharing;
 mod switch;
 mod user_credentials;
 pub mod verification;
+mod webhooks;
 
 pub use binding::{Binding, PackedBinding};
 pub use budgets::Budgets;
@@ -30,6 +31,7 @@ pub use grants::Grants;
 pub use remote_tools::ServedTools;
 pub use resource::{NetworkRules, Resource};
 pub use user_credentials::UserCredential;
+pub use webhooks::Webhooks;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -202,6 +204,7 @@ pub struct Snapshot {
     patterns: PatternBytes,
     grants: Grants,
     budgets: Budgets,
+    webhooks: Webhooks,
     remote_tools: RemoteTools,
     /// The resources of type `agent` that have a connected agent. The others have no tools.
     present: imbl::HashSet<ResourceId>,

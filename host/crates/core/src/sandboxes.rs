@@ -29,7 +29,7 @@ use monstrum_sandbox::{
     Capabilities, ExecOutput, ExecRequest, Feed, SandboxError, SandboxName, SandboxProvider, Spec, Unavailable,
 };
 use monstrum_store::{Listed, Page, SandboxFilter, SandboxRow, Store, StoreError};
-use monstrum_types::{BotId, Clock, SandboxInstanceId, WorkspaceId, WorkspaceSandbox, with_causes};
+use monstrum_types::{BotId, Clock, Labels, SandboxInstanceId, WorkspaceId, WorkspaceSandbox, with_causes};
 use tokio::sync::{Mutex, Notify, RwLock};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -195,6 +195,19 @@ impl Sandboxes {
     ) -> Result<Option<SandboxRow>, AccessError> {
         let row = self.store.sandbox_of_conversation(workspace, app_id, chat_id).await?;
         Ok(row.filter(|row| bot.is_none_or(|bot| row.bot_id == bot)))
+    }
+
+    /// Adds to the labels of a sandbox, before something with these labels is written to it.
+    pub async fn add_labels(&self, row: &SandboxRow, labels: &Labels) -> Result<(), StoreError> {
+        // Labels only grow, so the row may be older.
+        let known = row.known_labels();
+        if known == known.clone().with(labels) { Ok(()) } else { self.store.add_sandbox_labels(row, labels).await }
+    }
+
+    /// Returns the labels of what was written to a sandbox: every label if it was deleted.
+    pub async fn labels(&self, row: &SandboxRow) -> Result<Labels, StoreError> {
+        let row = self.store.sandbox(row.workspace_id, row.id).await?;
+        Ok(row.map_or(Labels::ALL, |row| row.known_labels()))
     }
 
     /// Finds a sandbox of this workspace by its id. If `bot` is set, the sandbox must belong to that bot.

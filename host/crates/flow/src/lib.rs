@@ -1,6 +1,7 @@
 //! The language of workflows: documents, expressions, and the plan of a run.
 //!
-//! This crate is pure: it performs no file or network I/O, has no database, and does not read the clock.
+//! This crate is pure: it performs no file or network I/O, has no database, and does not read the clock. [`check()`] reads a
+//! definition and reports all its faults. [`plan()`] says what a run does next.
 
 #![forbid(unsafe_code)]
 
@@ -10,12 +11,14 @@ mod model;
 mod node;
 mod parse;
 mod place;
+mod plan;
+mod validate;
+
 pub use expr::*;
 pub use fault::{FAULTS_MAX, Fault};
 pub use model::*;
+pub use node::DEFINITION_BYTES_MAX;
 pub use place::fault_at;
-mod validate;
-pub use validate::{Checked, KnownTool, check};
-mod plan;
 pub use plan::plan;
 pub use plan::types::*;
+pub use validate::{Checked, KnownTool, check};

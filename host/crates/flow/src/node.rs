@@ -12,7 +12,7 @@ use serde_json::{Map, Number, Value};
 use crate::fault::{At, Fault, Spot};
 
 /// Maximum size of a definition in bytes. Two hundred steps with long instructions have less.
-pub(crate) const DEFINITION_BYTES_MAX: usize = 256 * 1024;
+pub const DEFINITION_BYTES_MAX: usize = 256 * 1024;
 /// Maximum nesting depth. Blocks need four levels each and at most eight are nested; the rest is for parameters.
 pub(crate) const DEFINITION_DEPTH_MAX: usize = 64;
 /// Maximum number of values. Two hundred steps with a hundred values each have as many.

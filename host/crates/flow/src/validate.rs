@@ -5,10 +5,12 @@ mod order;
 mod references;
 mod tools;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use crate::expr::{ExpressionError, Scope};
 use crate::fault::{FAULTS_MAX, Fault, Spot};
 use crate::model::Definition;
 use crate::parse::{self, Parsed, schema};
@@ -74,6 +76,32 @@ impl Definition {
             return Ok(());
         }
         Err(errors.into_iter().map(|error| (error.pointer, error.message)).collect())
+    }
+}
+
+impl Definition {
+    /// Evaluates the key of the limit of runs at once. Runs with another key have a limit of their own.
+    ///
+    /// # Errors
+    /// Fails if the expression of the key fails for this input.
+    pub fn concurrency_key(
+        &self,
+        input: &Value,
+        trigger: Option<&Value>,
+        schedule: Option<&Value>,
+    ) -> Result<Option<String>, ExpressionError> {
+        let Some(key) = self.concurrency.as_ref().and_then(|concurrency| concurrency.key.as_ref()) else {
+            return Ok(None);
+        };
+        let mut scope = Scope::default();
+        scope.set("input", Cow::Borrowed(input));
+        for (name, value) in [("trigger", trigger), ("schedule", schedule)] {
+            scope.set(name, value.map_or(Cow::Owned(Value::Null), Cow::Borrowed));
+        }
+        Ok(Some(match key.evaluate(&scope)? {
+            Value::String(text) => text,
+            other => other.to_string(),
+        }))
     }
 }
 

@@ -190,6 +190,15 @@ const PENDING_OF_WORKSPACE: &str = "select count(*) as value from approvals \
                                     where workspace_id = $1 and status = 'pending' and expires_at > $2";
 const LAST_CHANGE: &str = "select coalesce(max(changed_at), 0) as value from approvals where workspace_id = $1";
 
+// The task whose call has asked, and others with the same call. A task that runs has another turn, which finds no work.
+const WAKE_TASKS: &str = "\
+    insert into wakes (key, workspace_id, due_at, version) \
+    select 'task/' || id, workspace_id, cast($3 as bigint), 1 from tasks \
+    where workspace_id = $1 and ended_at is null and (waiting_for = 'approval/' || $2 or id = $4) \
+    on conflict (key) do update set \
+    due_at = case when excluded.due_at < wakes.due_at then excluded.due_at else wakes.due_at end, \
+    version = wakes.version + 1";
+
 impl Store {
     /// Inserts a pending approval, unless the call already has an approval that is open or denied. `sealed` is the
     /// record of the parameters. `changed_at` of the row is replaced.
@@ -289,7 +298,8 @@ impl Store {
         Ok(UtcMillis(last.unwrap_or_default()))
     }
 
-    /// Records a decision about a pending approval. An approval inserts its grant. Returns the new row, or `None` if
+    /// Records a decision about a pending approval, and requests turns of the tasks that wait for it. An approval inserts its
+    /// grant. Returns the new row, or `None` if
     /// the approval is no longer pending or has expired.
     pub async fn decide_approval(
         &self,
@@ -320,10 +330,12 @@ impl Store {
                     })
                 };
                 let decided = change.update_uncounted(args![row.id], next).await?;
-                if let Some(decided) = &decided
-                    && decision == ApprovalDecision::Approve
-                {
-                    change.insert(&GrantRow::of(decided), Vec::new(), Vec::new()).await?;
+                if let Some(decided) = &decided {
+                    if decision == ApprovalDecision::Approve {
+                        change.insert(&GrantRow::of(decided), Vec::new(), Vec::new()).await?;
+                    }
+                    let values = args![decided.workspace_id, decided.id, now, &decided.asked_task];
+                    change.session.run(WAKE_TASKS, values).await?;
                 }
                 Ok(decided)
             }

@@ -58,6 +58,15 @@ const PAGE_OF_USERS: &str = select!(
 impl Store {
     /// Saves a credential. Replaces the existing credential of the resource for the same subject.
     pub async fn put_credential(&self, row: &CredentialRow) -> Result<(), StoreError> {
+        self.put_credential_if(row, |_| true).await.map(drop)
+    }
+
+    /// Like [`Store::put_credential`], if the existing credential, or its absence, is as expected. Returns whether it was.
+    pub async fn put_credential_if(
+        &self,
+        row: &CredentialRow,
+        is_expected: impl Fn(Option<&CredentialRow>) -> bool + Send + Sync,
+    ) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
             // Replace the row instead of updating it: each save has a new id, and the sealed record is bound to its id.
             let subject = args![row.resource_id, &row.subject_kind, &row.subject_id];
@@ -66,11 +75,15 @@ impl Store {
                 // The resource and the new credential belong to different workspaces.
                 return Err(StoreError::UnknownReference);
             }
+            if !is_expected(held.first()) {
+                return Ok(false);
+            }
             change.delete_found::<CredentialRow>(OF_SUBJECT, subject).await?;
             let refreshing_until: Option<i64> = None;
             let left_out =
                 values![&row.sealed, row.key_version, &row.status, row.expires_at, row.updated_at, refreshing_until];
-            change.insert(row, left_out, Vec::new()).await
+            change.insert(row, left_out, Vec::new()).await?;
+            Ok(true)
         })
     }
 

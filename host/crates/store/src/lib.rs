@@ -46,6 +46,7 @@ mod tasks;
 mod trust;
 mod usage;
 mod wakes;
+mod webhooks;
 mod workflows;
 mod workspaces;
 
@@ -93,12 +94,12 @@ pub use sandboxes::{
 };
 pub use schedules::{
     FiredSchedule, InsertedSchedule, RunningSchedule, ScheduleFiring, ScheduleRow, ScheduleRun, ScheduleRunStatus,
-    ScheduledTask, SchedulesMax,
+    ScheduleUpdate, ScheduledTask, SchedulesMax,
 };
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
 pub use tasks::{
     ConversationFilter, DeletedSessions, EndedStep, InsertedTask, NewSession, SessionFilter, SessionRow, TaskEnd,
-    TaskFilter, TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow, TasksMax,
+    TaskFilter, TaskProgress, TaskRow, TaskState, TaskStatus, TaskStepKind, TaskStepRow, TasksMax,
 };
 pub use trust::TrustRow;
 pub use usage::{
@@ -106,6 +107,7 @@ pub use usage::{
     UsageGroups, UsageRow, Used,
 };
 pub use wakes::{AfterTurn, CLAIM_MS, DueCount, DueWake, NewClaim, NewWake, WakeClaim, WakeRow};
+pub use webhooks::{InsertedWebhook, Receipt, ReceivedEvent, WebhookKind, WebhookRow};
 pub use workflows::{
     DocumentFormat, InsertedTrigger, InsertedWorkflow, NewWorkflowVersion, WorkflowRow, WorkflowTriggerRow,
     WorkflowVersionRow,

@@ -15,6 +15,7 @@ mod read;
 mod rotation;
 mod sealing;
 mod tables;
+mod takeover;
 mod total;
 mod verify;
 

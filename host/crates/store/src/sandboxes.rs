@@ -8,11 +8,11 @@ mod deletion;
 mod outputs;
 mod upkeep;
 
-use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId, words};
+use monstrum_types::{BotId, Labels, SandboxInstanceId, UtcMillis, WorkspaceId, words};
 use serde_json::Value;
 
 use crate::db::{Arg, ColumnValue, Row, args, retry, values};
-use crate::rows::{Scope, authentic, insert};
+use crate::rows::{Scope, authentic, change, insert};
 use crate::{Listed, Page, Store, StoreError};
 
 pub use outputs::{SandboxOutputRow, SandboxOutputsMax};
@@ -87,9 +87,17 @@ pub struct SandboxRow {
     pub attempts: i64,
     /// The time of the next deletion attempt.
     pub next_attempt_at: Option<UtcMillis>,
+    /// The labels of what was written to the sandbox; `None` for a sandbox of an earlier release, of which nothing is known.
+    pub labels: Option<Labels>,
 }
 
 impl SandboxRow {
+    /// Returns the labels of what a reader of the sandbox may have read.
+    #[must_use]
+    pub fn known_labels(&self) -> Labels {
+        self.labels.clone().unwrap_or(Labels::ALL)
+    }
+
     /// Returns whether an operation holds an unexpired lease on the sandbox.
     #[must_use]
     pub fn is_claimed(&self, now: UtcMillis) -> bool {
@@ -112,6 +120,7 @@ pub struct SandboxSettled {
 authentic! {
     SandboxRow in SandboxInstances("sandbox_instances"), select: select, scope: |row| Scope::from(row.workspace_id),
     covered: [id, workspace_id, bot_id, provider, sandbox_id, app_id, user_id, chat_id, node],
+    optional: [labels],
     // These columns record the state of the sandbox, which changes while the MAC stays the same.
     others: [
         status, operation, operation_until, last_active_at, created_at, limit, network, error, attempts,
@@ -166,6 +175,17 @@ impl Store {
         id: SandboxInstanceId,
     ) -> Result<Option<SandboxRow>, StoreError> {
         self.authentic_one(BY_ID, args![workspace, id]).await
+    }
+
+    /// Adds to the labels of a sandbox, in the transaction that replaces its MAC. Does nothing if the sandbox was deleted.
+    pub async fn add_sandbox_labels(&self, row: &SandboxRow, labels: &Labels) -> Result<(), StoreError> {
+        change!(self, &[Scope::from(row.workspace_id)], |change| {
+            let next = |old: &SandboxRow| {
+                let all = old.known_labels().with(labels);
+                (old.labels.as_ref() != Some(&all)).then(|| SandboxRow { labels: Some(all), ..old.clone() })
+            };
+            change.update_uncounted(args![row.id], next).await.map(drop)
+        })
     }
 
     /// Returns the sandbox that a provider identifies by `sandbox_id`.

@@ -1,18 +1,20 @@
 //! Schedules: the times at which bots start tasks.
 //!
-//! What a person saved is sealed and bound to the id, the workspace, the bot, the name and the times of the changes. The
-//! other columns select rows and say what is next.
+//! What a person saved is sealed and bound to the id, the workspace, the bot, the name and the times of the changes, which the
+//! MAC covers. The other columns say what is next. Every change of a schedule has a later time than the change before, so that
+//! the seal of the workspace reveals a row that was restored together with an older record.
 
 mod firing;
 
 use monstrum_types::{BotId, ScheduleId, TaskId, UtcMillis, WorkspaceId, words};
 
-use crate::db::{args, from_row, retry};
+use crate::db::{args, from_row, values};
+use crate::rows::{Authentic as _, Scope, authentic, change};
 use crate::wakes::NewWake;
 use crate::{Listed, Page, Store, StoreError};
 
-pub(crate) use firing::end_run;
 pub use firing::{FiredSchedule, ScheduleFiring, ScheduledTask};
+pub(crate) use firing::{end_run, request_turn_of};
 
 /// A row of `schedules`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,11 +38,12 @@ pub struct ScheduleRow {
     pub sealed: String,
 }
 
-from_row! {
-    ScheduleRow {
-        id, workspace_id, bot_id, name, next_at, last_planned_at, last_fired_at, last_task_id, last_status, failures,
-        created_at, updated_at, sealed,
-    }
+authentic! {
+    ScheduleRow in Schedules("schedules"), select: select, scope: |row| Scope::from(row.workspace_id),
+    covered: [id, workspace_id, bot_id, name, created_at, updated_at],
+    // The sealed record authenticates itself, and a rotation of the master key replaces it. The other columns change with
+    // each firing.
+    others: [next_at, last_planned_at, last_fired_at, last_task_id, last_status, failures, sealed],
 }
 
 words! {
@@ -102,38 +105,36 @@ pub enum InsertedSchedule {
     WorkspaceFull,
 }
 
-macro_rules! select {
-    ($rest:expr) => {
-        concat!(
-            "select id, workspace_id, bot_id, name, next_at, last_planned_at, last_fired_at, last_task_id, last_status, \
-             failures, created_at, updated_at, sealed from schedules ",
-            $rest
-        )
-    };
+/// A change of a schedule. The columns that firings write stay as they are, except those that the change names.
+#[derive(Clone, Debug)]
+pub struct ScheduleUpdate<'a> {
+    /// The row with its new name, record and time of the change.
+    pub row: &'a ScheduleRow,
+    /// The time of the change before, as the caller read it.
+    pub before: UtcMillis,
+    /// The new planned time of the next firing; `None` keeps the stored time.
+    pub next_at: Option<Option<UtcMillis>>,
+    /// Whether the failures are forgotten.
+    pub is_resumed: bool,
 }
 
 const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
 const PAGE: &str = select!(
     "where workspace_id = $1 and ($2 is null or bot_id = $2) and ($3 = '' or id < $3) order by id desc limit $4"
 );
-const INSERT: &str = "\
-    insert into schedules (id, workspace_id, bot_id, name, next_at, failures, created_at, updated_at, sealed) \
-    select $1, workspace_id, id, $4, cast($5 as bigint), 0, cast($6 as bigint), cast($6 as bigint), $7 from bots \
-    where workspace_id = $2 and id = $3";
-const UPDATE: &str = "\
-    update schedules set name = $4, next_at = $5, failures = $6, updated_at = $7, sealed = $8 \
-    where workspace_id = $1 and id = $2 and updated_at = $3";
-const DELETE: &str = "delete from schedules where workspace_id = $1 and id = $2 and updated_at = $3";
-const OF_BOT: &str = "select count(*) as value from schedules where workspace_id = $1 and bot_id = $2";
-const OF_WORKSPACE: &str = "select count(*) as value from schedules where workspace_id = $1";
-// The update locks the row of the workspace, so that two insertions do not exceed a limit together.
-const LOCK_WORKSPACE: &str = "update workspaces set name = name where id = $1";
+pub(crate) const OF_BOT: &str = select!("where workspace_id = $1 and bot_id = $2");
+const SET_RECORD: &str = "update schedules set sealed = $2 where id = $1";
+const SET_NEXT: &str = "update schedules set next_at = $2 where id = $1";
+const RESUME: &str = "update schedules set failures = 0 where id = $1";
+const COUNT_OF_BOT: &str = "select count(*) as value from schedules where workspace_id = $1 and bot_id = $2";
+const COUNT_OF_WORKSPACE: &str = "select count(*) as value from schedules where workspace_id = $1";
 const RUNNING: &str = "\
     select count(*) as value from schedule_runs join tasks on tasks.id = schedule_runs.task_id \
     where schedule_runs.schedule_id = $1 and schedule_runs.status = 'running' and tasks.ended_at is null";
 const QUEUED: &str = "\
     select planned_at, is_manual, status, fired_at, task_id from schedule_runs \
     where schedule_id = $1 and status = 'queued' order by planned_at limit $2";
+const PAUSED: &str = select!("where workspace_id = $1 and failures >= $2 order by id desc limit $3");
 const OF_TASK: &str = select!("where id = (select schedule_id from schedule_runs where task_id = $1)");
 const FORGET_RUNS: &str = "delete from schedule_runs where fired_at < $1 and status not in ('queued', 'running')";
 
@@ -145,33 +146,51 @@ impl Store {
         wake: Option<&NewWake>,
         max: SchedulesMax,
     ) -> Result<InsertedSchedule, StoreError> {
-        retry!(async {
-            let mut session = self.db.write().await?;
-            session.run(LOCK_WORKSPACE, args![row.workspace_id]).await?;
-            let of_bot: Option<i64> = session.one(OF_BOT, args![row.workspace_id, row.bot_id]).await?;
-            if of_bot.unwrap_or(i64::MAX) >= max.of_bot {
-                return Ok(InsertedSchedule::BotFull);
+        // The lock of the seal keeps two insertions from exceeding a limit together.
+        change!(self, &[row.scope()], |change| {
+            async {
+                let (workspace, bot) = (row.workspace_id, row.bot_id);
+                let of_bot: Option<i64> = change.session.one(COUNT_OF_BOT, args![workspace, bot]).await?;
+                if of_bot.unwrap_or(i64::MAX) >= max.of_bot {
+                    return Ok(InsertedSchedule::BotFull);
+                }
+                let of_workspace: Option<i64> = change.session.one(COUNT_OF_WORKSPACE, args![workspace]).await?;
+                if of_workspace.unwrap_or(i64::MAX) >= max.of_workspace {
+                    return Ok(InsertedSchedule::WorkspaceFull);
+                }
+                let ScheduleRow { next_at, last_planned_at, last_fired_at, last_task_id, last_status, .. } = row;
+                let last_status = last_status.map(ScheduleRunStatus::as_str);
+                let last = values![*next_at, *last_planned_at, *last_fired_at, *last_task_id, last_status];
+                let left_out = last.into_iter().chain(values![row.failures, &row.sealed]).collect();
+                change.insert(row, left_out, Vec::new()).await?;
+                if let Some(wake) = wake {
+                    wake.write(&mut change.session).await?;
+                }
+                Ok(InsertedSchedule::Inserted)
             }
-            let of_workspace: Option<i64> = session.one(OF_WORKSPACE, args![row.workspace_id]).await?;
-            if of_workspace.unwrap_or(i64::MAX) >= max.of_workspace {
-                return Ok(InsertedSchedule::WorkspaceFull);
-            }
-            let ScheduleRow { id, workspace_id, bot_id, name, next_at, created_at, sealed, .. } = row;
-            let values = args![*id, *workspace_id, *bot_id, name, *next_at, *created_at, sealed];
-            if session.run(INSERT, values).await? == 0 {
-                return Err(StoreError::UnknownReference);
-            }
-            if let Some(wake) = wake {
-                wake.write(&mut session).await?;
-            }
-            session.commit().await?;
-            Ok(InsertedSchedule::Inserted)
+            .await
         })
     }
 
-    /// Returns the schedule with this id in the workspace.
+    /// Returns the schedule with this id in the workspace, if its row is authentic.
     pub async fn schedule(&self, workspace: WorkspaceId, id: ScheduleId) -> Result<Option<ScheduleRow>, StoreError> {
+        self.authentic_one(BY_ID, args![workspace, id]).await
+    }
+
+    /// Returns the schedule with this id in the workspace, even if another program wrote its row. Such a row can be
+    /// deleted, and nothing else.
+    pub async fn stored_schedule(
+        &self,
+        workspace: WorkspaceId,
+        id: ScheduleId,
+    ) -> Result<Option<ScheduleRow>, StoreError> {
         self.db.one(BY_ID, args![workspace, id]).await
+    }
+
+    /// Returns whether a schedule is unchanged since this process last verified its workspace. The columns that its
+    /// firings change do not count.
+    pub fn is_verified_schedule(&self, row: &ScheduleRow) -> Result<bool, StoreError> {
+        self.is_as_verified(row)
     }
 
     /// Returns a page of the schedules in a workspace, or of a bot, newest first.
@@ -181,29 +200,40 @@ impl Store {
         bot: Option<BotId>,
         page: &Page<ScheduleId>,
     ) -> Result<Listed<ScheduleRow, ScheduleId>, StoreError> {
-        let after = page.after();
-        let values = args![workspace, bot, &after, page.rows()];
-        Ok(page.of(self.db.all(PAGE, values).await?, |row: &ScheduleRow| row.id))
+        self.authentic_page(PAGE, values![workspace, bot], page).await
     }
 
-    /// Changes a schedule that was last changed at `before`, and requests its next turn. Returns `false` if the schedule
-    /// was changed since or does not exist.
+    /// Returns schedules of the workspace that are paused because they failed too often, newest first.
+    pub async fn paused_schedules(&self, workspace: WorkspaceId, limit: u32) -> Result<Vec<ScheduleRow>, StoreError> {
+        self.authentic_up_to(PAUSED, values![workspace, ScheduleRow::FAILURES_MAX], limit).await
+    }
+
+    /// Changes a schedule and requests its next turn. Returns the new row, or `None` if the schedule was changed since it
+    /// was read or does not exist.
     pub async fn update_schedule(
         &self,
-        row: &ScheduleRow,
-        before: UtcMillis,
+        update: &ScheduleUpdate<'_>,
         wake: &NewWake,
-    ) -> Result<bool, StoreError> {
-        retry!(async {
-            let mut session = self.db.write().await?;
-            wake.write(&mut session).await?;
-            let ScheduleRow { id, workspace_id, name, next_at, failures, updated_at, sealed, .. } = row;
-            let values = args![*workspace_id, *id, before, name, *next_at, *failures, *updated_at, sealed];
-            if session.run(UPDATE, values).await? == 0 {
-                return Ok(false);
+    ) -> Result<Option<ScheduleRow>, StoreError> {
+        let ScheduleUpdate { row, before, next_at, is_resumed } = update;
+        change!(self, &[row.scope()], |change| {
+            async {
+                // The wake precedes the schedule, in the order of the locks.
+                wake.write(&mut change.session).await?;
+                let next = |old: &ScheduleRow| (old.updated_at == *before).then(|| ScheduleRow::clone(row));
+                if !change.update(args![row.id], next).await? {
+                    return Ok(None);
+                }
+                change.session.run(SET_RECORD, args![row.id, &row.sealed]).await?;
+                if let Some(next_at) = next_at {
+                    change.session.run(SET_NEXT, args![row.id, *next_at]).await?;
+                }
+                if *is_resumed {
+                    change.session.run(RESUME, args![row.id]).await?;
+                }
+                change.session.one(BY_ID, args![row.workspace_id, row.id]).await
             }
-            session.commit().await?;
-            Ok(true)
+            .await
         })
     }
 
@@ -215,7 +245,10 @@ impl Store {
         id: ScheduleId,
         before: UtcMillis,
     ) -> Result<bool, StoreError> {
-        Ok(self.db.run(DELETE, args![workspace, id, before]).await? > 0)
+        change!(self, &[Scope::from(workspace)], |change| {
+            let may = |row: &ScheduleRow| row.workspace_id == workspace && row.updated_at == before;
+            change.delete(args![id], may).await
+        })
     }
 
     /// Returns the firings of a schedule that have not ended, with at most `limit` that wait.

@@ -29,6 +29,8 @@ pub enum SealedColumn {
     Schedules,
     /// The data of events.
     Events,
+    /// The secrets of webhooks.
+    WebhookSecrets,
     /// The keys of the instance, such as the audit keys.
     InstanceKeys,
 }
@@ -73,7 +75,7 @@ struct Statements {
 impl SealedColumn {
     /// All columns, in the order of a rotation. The keys of the instance are last because a host uses them to check
     /// its master key at startup: once they are resealed, all other columns are resealed as well.
-    pub const ALL: [SealedColumn; 11] = [
+    pub const ALL: [SealedColumn; 12] = [
         SealedColumn::Credentials,
         SealedColumn::IdempotencyAnswers,
         SealedColumn::OauthClientSecrets,
@@ -84,6 +86,7 @@ impl SealedColumn {
         SealedColumn::TaskSteps,
         SealedColumn::Schedules,
         SealedColumn::Events,
+        SealedColumn::WebhookSecrets,
         SealedColumn::InstanceKeys,
     ];
 
@@ -105,6 +108,7 @@ impl SealedColumn {
             SealedColumn::TaskSteps => &TASK_STEPS,
             SealedColumn::Schedules => &SCHEDULES,
             SealedColumn::Events => &EVENTS,
+            SealedColumn::WebhookSecrets => &WEBHOOK_SECRETS,
             SealedColumn::InstanceKeys => &INSTANCE_KEYS,
         }
     }
@@ -252,6 +256,19 @@ const EVENTS: Statements = Statements {
     out_of_reach: "select count(*) as value from events where (id > '') is not true",
 };
 
+const WEBHOOK_SECRETS: Statements = Statements {
+    table: "webhooks",
+    column: "sealed",
+    key: &["id"],
+    bound: &["workspace_id", "secret_created_at"],
+    page: "select id, workspace_id, cast(secret_created_at as text) as secret_created_at, sealed from webhooks \
+           where id > $1 order by id limit $2",
+    replace: "update webhooks set sealed = $1 where sealed = $2 and id = $3",
+    has_key_version: false,
+    count: "select count(*) as value from webhooks",
+    out_of_reach: "select count(*) as value from webhooks where (id > '') is not true",
+};
+
 const INSTANCE_KEYS: Statements = Statements {
     table: "instance_keys",
     column: "sealed",
@@ -320,8 +337,8 @@ impl Store {
             }
             replaced += session.run(statements.replace, &args).await?;
         }
-        if column == SealedColumn::Credentials && replaced > 0 {
-            // Credentials are part of the policy, so hosts must read the policy again.
+        if matches!(column, SealedColumn::Credentials | SealedColumn::WebhookSecrets) && replaced > 0 {
+            // These records are part of the policy, so hosts must read the policy again.
             session.bump_generation().await?;
         }
         session.commit().await?;

@@ -4,12 +4,16 @@
 //! sealed record says which bot works on which instruction with which key, and is bound to the row.
 //!
 //! Each transaction of a turn names the claim of the task's wake, so that a host whose claim was replaced writes nothing.
+//!
+//! Transactions lock existing rows in one order, so that they do not block each other: the seal of the workspace, wakes in
+//! the order of their keys, sessions, tasks, steps, schedules and their firings. Rows that a transaction has inserted are
+//! not locked by others.
 
 mod deletion;
 mod sessions;
 mod turn;
 
-use monstrum_types::{BotId, KeyId, Labels, RequestId, SessionId, TaskId, UtcMillis, WorkspaceId, words};
+use monstrum_types::{BotId, KeyId, Labels, RequestId, ScheduleId, SessionId, TaskId, UtcMillis, WorkspaceId, words};
 
 use crate::db::{Session, args, from_row, retry};
 use crate::wakes::NewWake;
@@ -76,14 +80,34 @@ pub struct TaskRow {
     pub labels: Labels,
     /// The instruction, the limits and the result: a sealed record in its text form.
     pub sealed: String,
+    /// The conversation for which the task works. The sealed record has it too.
+    pub app_id: Option<String>,
+    pub chat_id: Option<String>,
 }
 
 from_row! {
     TaskRow {
         id, workspace_id, bot_id, session_id, parent_id, status, code, key_id, steps, input_tokens, output_tokens,
         created_at, started_at, cancelled_at, ended_at, waiting_for, waiting_since, waited_ms, labels, sealed,
+        app_id, chat_id,
     }
 }
+
+/// What the row of a task says about its progress, without its record. Each write of a turn that a listener of the task can
+/// see changes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskState {
+    pub bot_id: BotId,
+    pub status: TaskStatus,
+    /// The number of steps that have ended.
+    pub steps: i64,
+    /// What the task waits for, as kind and id with a slash between them.
+    pub waiting_for: Option<String>,
+    pub cancelled_at: Option<UtcMillis>,
+    pub ended_at: Option<UtcMillis>,
+}
+
+from_row! { TaskState { bot_id, status, steps, waiting_for, cancelled_at, ended_at } }
 
 /// A row of `task_steps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,6 +143,8 @@ pub struct TaskFilter {
     pub bot: Option<BotId>,
     pub status: Option<TaskStatus>,
     pub session: Option<SessionId>,
+    /// The schedule that has started the tasks.
+    pub schedule: Option<ScheduleId>,
 }
 
 /// The maximum numbers of tasks: of those that have not ended, and of a tree.
@@ -158,7 +184,8 @@ pub struct NewSession {
 macro_rules! task_columns {
     () => {
         "id, workspace_id, bot_id, session_id, parent_id, status, code, key_id, steps, input_tokens, output_tokens, \
-         created_at, started_at, cancelled_at, ended_at, waiting_for, waiting_since, waited_ms, labels, sealed"
+         created_at, started_at, cancelled_at, ended_at, waiting_for, waiting_since, waited_ms, labels, sealed, \
+         app_id, chat_id"
     };
 }
 
@@ -171,9 +198,13 @@ macro_rules! select_tasks {
 pub(crate) use {select_tasks, task_columns};
 
 const BY_ID: &str = select_tasks!("where workspace_id = $1 and id = $2");
+const STATE: &str = "select bot_id, status, steps, waiting_for, cancelled_at, ended_at from tasks \
+                     where workspace_id = $1 and id = $2";
 const PAGE: &str = select_tasks!(
     "where workspace_id = $1 and ($2 is null or bot_id = $2) and ($3 is null or status = $3) \
-     and ($4 is null or session_id = $4) and ($5 = '' or id < $5) order by id desc limit $6"
+     and ($4 is null or session_id = $4) \
+     and ($5 is null or id in (select task_id from schedule_runs where schedule_id = $5)) \
+     and ($6 = '' or id < $6) order by id desc limit $7"
 );
 const EARLIER: &str = select_tasks!(
     "where workspace_id = $1 and session_id = $2 and id < $3 and ended_at is not null order by id desc limit $4"
@@ -183,8 +214,8 @@ const INSERT: &str = concat!(
     task_columns!(),
     ") select $1, workspace_id, id, cast($4 as text), cast($5 as text), $6, cast($7 as text), cast($8 as text), \
      cast($9 as bigint), cast($10 as bigint), cast($11 as bigint), cast($12 as bigint), cast($13 as bigint), \
-     cast($14 as bigint), cast($15 as bigint), cast($16 as text), cast($17 as bigint), cast($18 as bigint), $19, $20 \
-     from bots where workspace_id = $2 and id = $3"
+     cast($14 as bigint), cast($15 as bigint), cast($16 as text), cast($17 as bigint), cast($18 as bigint), $19, $20, \
+     cast($21 as text), cast($22 as text) from bots where workspace_id = $2 and id = $3"
 );
 const UNENDED_OF_WORKSPACE: &str = "select count(*) as value from tasks where workspace_id = $1 and ended_at is null";
 // The update locks the first task of the tree, so that two insertions do not exceed the limit together.
@@ -225,6 +256,8 @@ impl TaskRow {
             self.waited_ms,
             &self.labels,
             &self.sealed,
+            &self.app_id,
+            &self.chat_id,
         ];
         Ok(session.run(INSERT, values).await? > 0)
     }
@@ -267,19 +300,19 @@ impl Store {
         if unended.unwrap_or(i64::MAX) >= max.of_workspace {
             return Ok(InsertedTask::Full);
         }
-        if let Some((root, tasks_max)) = max.of_tree {
-            session.run(LOCK_TREE, args![root, row.workspace_id]).await?;
-            let of_tree: Option<i64> = session.one(OF_TREE, args![root, row.workspace_id]).await?;
-            if of_tree.unwrap_or(i64::MAX) >= tasks_max {
-                return Ok(InsertedTask::TreeFull);
-            }
-        }
         match new {
             Some(new) => sessions::begin(session, new).await?,
             None if row.session_id.is_some() && !sessions::touch(session, row).await? => {
                 return Ok(InsertedTask::NoSession);
             }
             None => {}
+        }
+        if let Some((root, tasks_max)) = max.of_tree {
+            session.run(LOCK_TREE, args![root, row.workspace_id]).await?;
+            let of_tree: Option<i64> = session.one(OF_TREE, args![root, row.workspace_id]).await?;
+            if of_tree.unwrap_or(i64::MAX) >= tasks_max {
+                return Ok(InsertedTask::TreeFull);
+            }
         }
         let wake = self.timed(session, wake).await?;
         if !row.insert(session).await? || !wake.write(session).await? {
@@ -291,6 +324,12 @@ impl Store {
     /// Returns the task with this id in the workspace.
     pub async fn task(&self, workspace: WorkspaceId, id: TaskId) -> Result<Option<TaskRow>, StoreError> {
         self.db.one(BY_ID, args![workspace, id]).await
+    }
+
+    /// Returns the progress of the task with this id in the workspace. The record of a task can have several MiB, so the
+    /// followers of a task read this first.
+    pub async fn task_state(&self, workspace: WorkspaceId, id: TaskId) -> Result<Option<TaskState>, StoreError> {
+        self.db.one(STATE, args![workspace, id]).await
     }
 
     /// Returns whether a task of any workspace has this id.
@@ -306,10 +345,10 @@ impl Store {
         filter: TaskFilter,
         page: &Page<TaskId>,
     ) -> Result<Listed<TaskRow, TaskId>, StoreError> {
-        let TaskFilter { bot, status, session } = filter;
+        let TaskFilter { bot, status, session, schedule } = filter;
         let status = status.map(TaskStatus::as_str);
         let after = page.after();
-        let values = args![workspace, bot, status, session, &after, page.rows()];
+        let values = args![workspace, bot, status, session, schedule, &after, page.rows()];
         Ok(page.of(self.db.all(PAGE, values).await?, |row: &TaskRow| row.id))
     }
 

@@ -158,6 +158,7 @@ uuid_id!(/** A workflow: steps that a bot runs in an order. */ WorkflowId, "work
 uuid_id!(/** A version of a workflow, which never changes. */ WorkflowVersionId, "workflow version id");
 uuid_id!(/** A trigger: events that start runs of a workflow. */ WorkflowTriggerId, "trigger id");
 uuid_id!(/** An event: something that happened, and that can start work. */ EventId, "event id");
+uuid_id!(/** A webhook: a route by which a system outside makes events. */ WebhookId, "webhook id");
 uuid_id!(/** A claim: the right of one host to run one turn. Each claim has a new id. */ WakeClaimId, "claim id");
 
 fn starts_lower_then(text: &str, length_max: usize, more: fn(u8) -> bool) -> bool {

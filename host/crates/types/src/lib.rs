@@ -41,8 +41,8 @@ pub use http::{
 pub use ids::{
     ApprovalId, BindingId, BotId, BudgetId, CredentialId, Digest, EventId, InvalidId, KeyId, OauthFlowId,
     OauthProviderId, PluginName, RequestId, ReservationId, ResourceId, ResourceToolId, ResourceTypeId, RoleId,
-    SandboxInstanceId, ScheduleId, SessionId, TaskId, ToolName, TrustId, WakeClaimId, WorkflowId, WorkflowTriggerId,
-    WorkflowVersionId, WorkspaceId,
+    SandboxInstanceId, ScheduleId, SessionId, TaskId, ToolName, TrustId, WakeClaimId, WebhookId, WorkflowId,
+    WorkflowTriggerId, WorkflowVersionId, WorkspaceId,
 };
 pub use invisible::is_invisible;
 pub use json_text::JsonText;

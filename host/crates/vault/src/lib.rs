@@ -14,6 +14,7 @@ mod file_key;
 mod master;
 mod row_key;
 mod sealed;
+mod signature;
 mod vault;
 
 pub use associated::AssociatedData;
@@ -23,6 +24,7 @@ pub use file_key::FileKey;
 pub use master::MasterKeys;
 pub use row_key::RowKey;
 pub use sealed::Sealed;
+pub use signature::hmac_sha256;
 pub use vault::Vault;
 
 /// Returns random bytes from the operating system.

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::repository::Repository;
 use crate::steps::{ask, run, say};
 
-pub(crate) use peers::{console_browser, mcp_clients, mcp_conformance, oauth_server};
+pub(crate) use peers::{console_browser, litellm_proxy, mcp_clients, mcp_conformance, oauth_server, openai_clients};
 
 /// The target for which `cargo build`, without cargo-component, compiles a plugin.
 pub(crate) const WASIP2: &str = "wasm32-wasip2";

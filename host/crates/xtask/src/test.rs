@@ -18,7 +18,7 @@ const LOOKS_TEST: &str = "console::browser::every_page_in_every_look";
 
 /// Installs prerequisites, builds everything and runs the tests.
 pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
-    let mut steps = Steps::new(if with_long { 15 } else { 13 });
+    let mut steps = Steps::new(if with_long { 17 } else { 14 });
     steps.step("set-up: WebAssembly targets", || setup::wasm_targets(repository, &[WASIP2, WASIP1]))?;
     // Python is needed for the test that compares the host's fnmatch with Python's.
     steps.step("set-up: Debian packages", || {
@@ -32,6 +32,7 @@ pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
     })?;
     steps.step("set-up: OAuth server for the tests", || setup::oauth_server(repository))?;
     steps.step("set-up: MCP clients for the tests", || setup::mcp_clients(repository))?;
+    steps.step("set-up: OpenAI clients for the tests", || setup::openai_clients(repository))?;
     steps.step("set-up: MCP conformance suite", || setup::mcp_conformance(repository))?;
     steps.step("set-up: Chromium", || setup::console_browser(repository))?;
     steps.step("set-up: cargo-component", || setup::cargo_component(repository))?;
@@ -50,6 +51,7 @@ pub(crate) fn run_all(repository: &Repository, with_long: bool) -> Result<()> {
     })?;
     steps.step("search for snapshots that no test uses", || snapshots.all_are_seen(repository))?;
     if with_long {
+        steps.step("set-up: the proxy of litellm", || setup::litellm_proxy(repository))?;
         steps.step("long tests", || {
             run(repository.cargo().args(["test", "--locked", "--package", "monstrum-tests", "--test", "long"]))
         })?;

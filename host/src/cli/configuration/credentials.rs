@@ -22,6 +22,8 @@ struct Read<'a> {
     resource: String,
     method: String,
     fields: BTreeMap<String, Secret>,
+    /// The credential that is replaced, as the server shows it.
+    present: Option<Value>,
 }
 
 impl<'a> Credentials<'a> {
@@ -36,15 +38,17 @@ impl<'a> Credentials<'a> {
 
     /// Keeps the credentials of resources that lack one or do not exist yet. With `replaces`, keeps all.
     pub(super) async fn without_present(self, client: &Client, replaces: bool) -> Result<Credentials<'a>, Failure> {
-        if replaces || self.0.is_empty() {
+        if self.0.is_empty() {
             return Ok(self);
         }
-        let present = client.items(&["api", "resources"], &[]).await?;
-        let has_one = |read: &Read<'_>| {
-            let resource = present.iter().find(|resource| resource["name"] == *read.resource);
-            resource.is_some_and(|resource| !resource["credential"].is_null())
+        let resources = client.items(&["api", "resources"], &[]).await?;
+        let with_present = |read: Read<'a>| {
+            let resource = resources.iter().find(|resource| resource["name"] == *read.resource);
+            let present = resource.map(|resource| resource["credential"].clone()).filter(|held| !held.is_null());
+            Read { present, ..read }
         };
-        Ok(Credentials(self.0.into_iter().filter(|read| !has_one(read)).collect()))
+        let all = self.0.into_iter().map(with_present);
+        Ok(Credentials(all.filter(|read| replaces || read.present.is_none()).collect()))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -55,14 +59,15 @@ impl<'a> Credentials<'a> {
         self.0.iter().map(|read| read.resource.as_str()).collect()
     }
 
-    /// Saves the credentials.
+    /// Saves the credentials. A credential that another command has saved since the plan stays, and the command fails.
     pub(super) async fn set(&self, client: &Client) -> Result<(), Failure> {
-        for Read { at, resource, method, fields } in &self.0 {
+        for Read { at, resource, method, fields, present } in &self.0 {
             let id = names::id_of_name(client, Noun::Resource, resource).await?;
             let fields: Map<String, Value> =
                 fields.iter().map(|(name, secret)| (name.clone(), json!(secret.expose()))).collect();
             let body = json!({ "auth_method": method, "fields": fields });
-            let saved = client.put(&["api", "resources", &id, "credential"], &body).await;
+            let path = ["api", "resources", &id, "credential"];
+            let saved = client.put_present(&path, present.as_ref(), &body).await;
             saved.map_err(|failure| {
                 failure.about(&format!("{}: the credential of {}", at.place("credential"), output::plain(resource)))
             })?;
@@ -79,7 +84,7 @@ fn read<'a>(at: At<'a>, resource: &str, credential: &Credential) -> Result<Read<
         let placed = secret.map_err(|failure| failure.about(&at.place(&format!("credential.fields.{name}"))));
         fields.insert(name.clone(), placed?);
     }
-    Ok(Read { at, resource: resource.to_owned(), method: credential.method.clone(), fields })
+    Ok(Read { at, resource: resource.to_owned(), method: credential.method.clone(), fields, present: None })
 }
 
 /// Reads the secret of a reference.

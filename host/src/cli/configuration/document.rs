@@ -13,8 +13,10 @@ use super::super::client::NOT_MONSTRUM;
 use super::super::failure::Failure;
 use super::super::output;
 use super::FILE_BYTES_MAX;
+use super::budgets::Budget;
+use super::schedules::Schedule;
 
-/// The roles, resources, bots and OAuth providers of a workspace.
+/// The roles, resources, bots, OAuth providers, budgets and schedules of a workspace.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Configuration {
@@ -26,6 +28,10 @@ pub(super) struct Configuration {
     pub(super) bots: Vec<Bot>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) oauth_providers: Vec<Provider>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) budgets: Vec<Budget>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) schedules: Vec<Schedule>,
 }
 
 /// The OAuth provider of a resource type.
@@ -251,7 +257,7 @@ pub(super) struct At<'a> {
 
 impl At<'_> {
     /// Returns the place of the object.
-    fn whole(&self) -> String {
+    pub(super) fn whole(&self) -> String {
         let At { file: File { name, text, .. }, field } = self;
         error_at(name, text, field, "").to_string().trim_end_matches(": ").to_owned()
     }
@@ -297,17 +303,32 @@ impl Lines {
 
     /// Returns the resources of all files, each with its place.
     pub(super) fn resources(&self) -> impl Iterator<Item = (At<'_>, &Resource)> {
-        self.files.iter().flat_map(|file| {
-            let resources = file.configuration.resources.iter().enumerate();
-            resources.map(move |(index, resource)| (At { file, field: format!("resources[{index}]") }, resource))
-        })
+        self.placed("resources", |configuration| &configuration.resources)
     }
 
     /// Returns the OAuth providers of all files, each with its place.
     pub(super) fn providers(&self) -> impl Iterator<Item = (At<'_>, &Provider)> {
-        self.files.iter().flat_map(|file| {
-            let providers = file.configuration.oauth_providers.iter().enumerate();
-            providers.map(move |(index, provider)| (At { file, field: format!("oauth_providers[{index}]") }, provider))
+        self.placed("oauth_providers", |configuration| &configuration.oauth_providers)
+    }
+
+    /// Returns the budgets of all files, each with its place.
+    pub(super) fn budgets(&self) -> impl Iterator<Item = (At<'_>, &Budget)> {
+        self.placed("budgets", |configuration| &configuration.budgets)
+    }
+
+    /// Returns the schedules of all files, each with its place.
+    pub(super) fn schedules(&self) -> impl Iterator<Item = (At<'_>, &Schedule)> {
+        self.placed("schedules", |configuration| &configuration.schedules)
+    }
+
+    fn placed<'a, T: 'a>(
+        &'a self,
+        field: &'static str,
+        list: fn(&'a Configuration) -> &'a Vec<T>,
+    ) -> impl Iterator<Item = (At<'a>, &'a T)> {
+        self.files.iter().flat_map(move |file| {
+            let objects = list(&file.configuration).iter().enumerate();
+            objects.map(move |(index, object)| (At { file, field: format!("{field}[{index}]") }, object))
         })
     }
 

@@ -17,6 +17,8 @@ pub(super) struct Pins(Vec<OfResource>);
 struct OfResource {
     resource: String,
     pins: BTreeMap<String, Pin>,
+    /// The decisions that the server had when the changes were planned, by the names of the tools.
+    known: BTreeMap<String, Value>,
 }
 
 /// Adds the approved tools of each resource to an exported configuration. Tools that the configuration of the resource
@@ -65,7 +67,8 @@ impl Pins {
             let missing = resource.pins.iter().filter(|(name, pin)| !tools.iter().any(|tool| has(tool, name, pin)));
             let pins: BTreeMap<_, _> = missing.map(|(name, pin)| (name.clone(), pin.clone())).collect();
             if !pins.is_empty() {
-                planned.push(OfResource { resource: resource.name.clone(), pins });
+                let known = tools.iter().map(|tool| (output::cell(&tool["original_name"]), decided(tool))).collect();
+                planned.push(OfResource { resource: resource.name.clone(), pins, known });
             }
         }
         Ok(Pins(planned))
@@ -88,7 +91,7 @@ impl Pins {
     /// declared with the definition of its pin, after the other tools have been approved.
     pub(super) async fn set(&self, client: &Client) -> Result<(), Failure> {
         let mut undeclared = Vec::new();
-        for OfResource { resource, pins } in &self.0 {
+        for OfResource { resource, pins, known } in &self.0 {
             let found = names::find(client, Noun::Resource, resource).await?;
             let id = names::text(&found, "id")?;
             if found["resource_type"] == "mcp" {
@@ -100,7 +103,14 @@ impl Pins {
             };
             let (ready, others): (Vec<_>, Vec<_>) = pins.iter().partition(|(name, pin)| declared(name, pin));
             undeclared.extend(others.into_iter().map(|(name, _)| format!("{name} of {resource}")));
-            let decision = |(name, pin): (&String, &Pin)| json!({ "original_name": name, "digest": pin.digest, "effect": pin.effect() });
+            let decision = |(name, pin): (&String, &Pin)| {
+                let mut decision = json!({ "original_name": name, "digest": pin.digest, "effect": pin.effect() });
+                // The server refuses the decision if another one was made meanwhile.
+                if let Some(was) = known.get(name) {
+                    decision["was"] = was.clone();
+                }
+                decision
+            };
             let decisions: Vec<Value> = ready.into_iter().map(decision).collect();
             if !decisions.is_empty() {
                 let body = json!({ "tools": decisions });
@@ -116,6 +126,14 @@ impl Pins {
             format!("not approved, because they are not declared with the definitions of their pins: {undeclared}"),
             "`monstrum mcp tools RESOURCE` lists what is declared",
         ))
+    }
+}
+
+/// Returns the decision about a tool.
+fn decided(tool: &Value) -> Value {
+    match tool["approved"]["digest"].as_str() {
+        Some(digest) => json!({ "approved_digest": digest, "effect": tool["effect"] }),
+        None => json!({ "approved_digest": null }),
     }
 }
 

@@ -4,9 +4,10 @@ use serde_json::Value;
 
 use super::super::client::Client;
 use super::super::failure::Failure;
-use super::super::names::{self, Noun};
+use super::super::names::Noun;
 use super::super::{binding, objects, output};
-use super::document::Lines;
+use super::document::{Binding, Lines};
+use super::schedules;
 
 /// The changes of a planned import.
 pub(super) struct Shown {
@@ -106,56 +107,79 @@ fn lists(holder: &Value) -> String {
 
 /// The objects that the files do not contain, in an order in which they can be deleted.
 #[derive(Default)]
-pub(super) struct Pruning {
-    bindings: Vec<(String, String)>,
-    objects: Vec<(Noun, String)>,
+pub(super) struct Pruning(Vec<Deletion>);
+
+struct Deletion {
+    name: String,
+    path: Vec<String>,
+    /// The object as it was when the changes were planned.
+    present: Value,
 }
 
 impl Pruning {
-    /// Compares the lines of an export with those of the files.
-    pub(super) fn plan(exported: &[Value], lines: &Lines) -> Pruning {
+    /// Compares the objects of the server with those of the files.
+    pub(super) async fn plan(client: &Client, lines: &Lines) -> Result<Pruning, Failure> {
         let mut pruning = Pruning::default();
-        let bots = || lines.configurations().flat_map(|configuration| &configuration.bots);
-        for line in exported.iter().filter(|line| line["kind"] == "binding") {
-            let (bot, resource) = (output::cell(&line["bot"]), output::cell(&line["resource"]));
-            let is_named = |binding: &super::document::Binding| binding.resource == resource;
-            if !bots().any(|named| named.name == bot && named.bindings.iter().any(is_named)) {
-                pruning.bindings.push((bot, resource));
+        for extra in schedules::extra(lines, client).await? {
+            pruning.add(format!("schedule {}", extra.name), &["api", "schedules"], extra.present);
+        }
+        let by_name = async |noun: Noun| -> Result<Vec<Value>, Failure> {
+            let mut items = client.items(&["api", noun.segment()], &[]).await?;
+            items.sort_by_key(|item| output::cell(&item["name"]));
+            Ok(items)
+        };
+        let (bots, resources) = (by_name(Noun::Bot).await?, by_name(Noun::Resource).await?);
+        let roles = by_name(Noun::Role).await?;
+        for bot in &bots {
+            let (id, name) = (output::cell(&bot["id"]), output::cell(&bot["name"]));
+            for present in binding::of_bot(client, &id).await? {
+                let resource = resources.iter().find(|resource| resource["id"] == present["resource_id"]);
+                let resource = resource.map(|resource| output::cell(&resource["name"])).unwrap_or_default();
+                let named = lines.configurations().flat_map(|file| &file.bots).filter(|named| named.name == name);
+                let mut bindings = named.flat_map(|bot| &bot.bindings);
+                if !bindings.any(|binding: &Binding| binding.resource == resource) {
+                    let path = ["api", "bots", &id, "resources"];
+                    pruning.add(format!("binding of {name} and {resource}"), &path, present);
+                }
             }
         }
-        for (kind, noun) in [("bot", Noun::Bot), ("resource", Noun::Resource), ("role", Noun::Role)] {
-            for line in exported.iter().filter(|line| line["kind"] == kind) {
-                let name = output::cell(&line["name"]);
+        for (noun, items) in [(Noun::Bot, bots), (Noun::Resource, resources), (Noun::Role, roles)] {
+            for present in items {
+                let name = output::cell(&present["name"]);
                 let is_named = lines.configurations().any(|file| match noun {
                     Noun::Bot => file.bots.iter().any(|bot| bot.name == name),
                     Noun::Resource => file.resources.iter().any(|resource| resource.name == name),
                     _ => file.roles.iter().any(|role| role.name == name),
                 });
                 if !is_named {
-                    pruning.objects.push((noun, name));
+                    pruning.add(format!("{} {name}", noun.word()), &["api", noun.segment()], present);
                 }
             }
         }
-        pruning
+        Ok(pruning)
+    }
+
+    /// Adds an object, whose path follows `path`.
+    fn add(&mut self, name: String, path: &[&str], present: Value) {
+        let id = output::cell(&present["id"]);
+        let path = path.iter().map(|segment| (*segment).to_owned()).chain([id]).collect();
+        self.0.push(Deletion { name, path, present });
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.bindings.is_empty() && self.objects.is_empty()
+        self.0.is_empty()
     }
 
     pub(super) fn names(&self) -> Vec<String> {
-        let bindings = self.bindings.iter().map(|(bot, resource)| format!("binding of {bot} and {resource}"));
-        bindings.chain(self.objects.iter().map(|(noun, name)| format!("{} {name}", noun.word()))).collect()
+        self.0.iter().map(|deletion| deletion.name.clone()).collect()
     }
 
-    /// Deletes the objects.
+    /// Deletes the objects. An object that another command has changed since the plan stays, and the command fails.
     pub(super) async fn run(&self, client: &Client) -> Result<(), Failure> {
-        for (bot, resource) in &self.bindings {
-            binding::delete(client, bot, resource).await?;
-        }
-        for (noun, name) in &self.objects {
-            let id = names::id_of_name(client, *noun, name).await?;
-            client.delete(&["api", noun.segment(), &id]).await?;
+        for Deletion { name, path, present } in &self.0 {
+            let path: Vec<&str> = path.iter().map(String::as_str).collect();
+            let deleted = client.delete_present(&path, present).await;
+            deleted.map_err(|failure| failure.about(&output::plain(name)))?;
         }
         Ok(())
     }

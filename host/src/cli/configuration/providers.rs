@@ -14,8 +14,8 @@ pub(super) struct Providers(Vec<Planned>);
 
 struct Planned {
     resource_type: String,
-    /// The id of the existing provider, which is changed.
-    id: Option<String>,
+    /// The existing provider, which is changed.
+    present: Option<Value>,
     /// The fields, without the secret.
     fields: Value,
     secret: Option<Secret>,
@@ -75,15 +75,19 @@ impl Providers {
         self.0.iter().map(|planned| planned.resource_type.as_str()).collect()
     }
 
-    /// Creates and changes the providers.
+    /// Creates and changes the providers. A provider that another command has changed since the plan stays, and the
+    /// command fails.
     pub(super) async fn set(&self, client: &Client) -> Result<(), Failure> {
-        for Planned { resource_type, id, fields, secret } in &self.0 {
+        for Planned { resource_type, present, fields, secret } in &self.0 {
             let mut body = fields.clone();
             if let Some(secret) = secret {
                 body["client_secret"] = json!(secret.expose());
             }
-            let saved = match id {
-                Some(id) => client.patch(&["api", "oauth", "providers", id], &body).await,
+            let saved = match present {
+                Some(present) => {
+                    let id = output::cell(&present["id"]);
+                    client.patch_present(&["api", "oauth", "providers", &id], present, &body).await
+                }
                 None => {
                     body["resource_type"] = json!(resource_type);
                     client.post(&["api", "oauth", "providers"], Some(&body)).await
@@ -123,8 +127,7 @@ fn planned(provider: &Provider, secret: Option<Secret>, present: &[Value], repla
             return None;
         }
     }
-    let id = found.map(|found| output::cell(&found["id"]));
-    Some(Planned { resource_type: resource_type.clone(), id, fields, secret })
+    Some(Planned { resource_type: resource_type.clone(), present: found.cloned(), fields, secret })
 }
 
 #[cfg(test)]
@@ -139,7 +142,8 @@ mod tests {
             "token_url": "https://id.example/token", "has_client_secret": true });
         let is_planned = |secret: Option<&str>, present: &Value, replaces: bool| {
             let secret = secret.map(|secret| Secret::new(secret.to_owned()));
-            planned(&provider, secret, std::slice::from_ref(present), replaces).map(|planned| planned.id)
+            let planned = planned(&provider, secret, std::slice::from_ref(present), replaces);
+            planned.map(|planned| planned.present.map(|present| output::cell(&present["id"])))
         };
         assert_eq!(is_planned(None, &present, true), None);
         assert_eq!(is_planned(Some("s"), &present, false), None, "the server has a secret");

@@ -5,7 +5,9 @@ use monstrum_api::gates::{Approver, Gate, GateAction};
 use monstrum_api::roles::ScopeConstraints;
 use serde_json::Value;
 
+use crate::gateway::console::fields::Marks;
 use crate::gateway::console::form::Fields;
+use crate::gateway::console::page::Frame;
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::words::Words;
 
@@ -238,6 +240,15 @@ impl GateFields {
     /// Returns the JSON pointer of a field in the list of gates.
     fn path(&self, field: &str) -> String {
         format!("/gates/{}{field}", self.number)
+    }
+
+    /// Returns what errors say of a field of the gate, or of the whole gate if the name is empty.
+    pub(super) fn mark(&self, frame: &Frame, errors: &[(Text, Text)], field: &str) -> Marks {
+        match field {
+            "" => frame.marks(errors, &format!("gate.{}", self.number), ""),
+            "action" | "allow_starter" => frame.marks(errors, &format!("gate.{}.{field}", self.number), ""),
+            _ => frame.marks_hinted(errors, &format!("gate.{}.{field}", self.number)),
+        }
     }
 
     /// Returns the number as persons count.

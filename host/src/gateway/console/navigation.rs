@@ -15,6 +15,7 @@ const GROUPS: &[(&str, &[Entry])] = &[
             Entry("bots", "bots_list"),
             Entry("tasks", "tasks_list"),
             Entry("sessions", "sessions_list"),
+            Entry("schedules", "schedules_list"),
             Entry("conversations", "sandboxes_commands"),
         ],
     ),

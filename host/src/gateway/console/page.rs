@@ -11,7 +11,7 @@ use monstrum_types::UtcMillis;
 
 use crate::gateway::console::assets::{ASSETS, Assets};
 use crate::gateway::console::client::Failure;
-use crate::gateway::console::fields::{self, Faulty};
+use crate::gateway::console::fields::{self, Faulty, Marks};
 use crate::gateway::console::form::{FORM_ID, TOKEN, Tokens, VERSION};
 use crate::gateway::console::rules::{self, Stage};
 use crate::gateway::console::text::Text;
@@ -103,6 +103,26 @@ impl Frame {
     /// Returns the field that an error names by this place, if the place is that of a field.
     pub(super) fn faulty(&self, place: &Text) -> Option<Faulty> {
         fields::at(self.words, place.raw())
+    }
+
+    /// Returns what errors say of a field. `hint` is the id of the hint of the field, or empty.
+    pub(super) fn marks(&self, errors: &[(Text, Text)], field: &str, hint: &str) -> Marks {
+        Marks::of(self.words, errors, field, hint)
+    }
+
+    /// Returns what errors say of a field whose hint has the id of the field with `-hint`.
+    pub(super) fn marks_hinted(&self, errors: &[(Text, Text)], field: &str) -> Marks {
+        Marks::of(self.words, errors, field, &format!("{field}-hint"))
+    }
+
+    /// Returns what errors say of the values of a scope.
+    pub(super) fn marks_of_scope(&self, errors: &[(Text, Text)], key: &str) -> Marks {
+        self.marks_hinted(errors, &format!("scope.entries.{key}"))
+    }
+
+    /// Returns what errors say of a limit.
+    pub(super) fn marks_of_limit(&self, errors: &[(Text, Text)], name: &str) -> Marks {
+        self.marks(errors, &format!("limit.{name}"), "")
     }
 
     /// Returns the stages of a check.
@@ -221,7 +241,7 @@ impl askama::filters::HtmlSafe for Prose {}
 impl Prose {
     /// Splits a text at its pairs of backticks. A backtick without another one, and two that enclose nothing, stay as
     /// they are.
-    fn of(text: &str) -> Prose {
+    pub(super) fn of(text: &str) -> Prose {
         let mut parts = Vec::new();
         let (mut plain, mut rest) = (String::new(), text);
         while let Some((before, after)) = rest.split_once('`') {

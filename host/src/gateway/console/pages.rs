@@ -25,6 +25,8 @@ pub(super) mod pins;
 pub(super) mod plugins;
 pub(super) mod resources;
 pub(super) mod roles;
+pub(super) mod schedule;
+pub(super) mod schedules;
 pub(super) mod search;
 pub(super) mod sessions;
 pub(super) mod stats;

@@ -99,19 +99,24 @@ impl Check {
     }
 }
 
+/// Returns the key of the words for a kind of object.
+fn holder_words(kind: &str) -> &'static str {
+    match kind {
+        "role" => "why.holder_role",
+        "permissions" => "why.holder_permissions",
+        "delegation" => "why.holder_delegation",
+        "bot" => "why.holder_bot",
+        _ => "why.holder_binding",
+    }
+}
+
 impl Change {
     fn sentence(&self, words: &Words) -> String {
         let entry = match &self.entry {
             Value::String(text) => Text::from(text.as_str()).to_string(),
             other => Text::from(other.to_string()).to_string(),
         };
-        let holder = words.text(match self.holder.kind.as_str() {
-            "role" => "why.holder_role",
-            "permissions" => "why.holder_permissions",
-            "delegation" => "why.holder_delegation",
-            "bot" => "why.holder_bot",
-            _ => "why.holder_binding",
-        });
+        let holder = words.text(holder_words(&self.holder.kind));
         let key = match self.action.as_str() {
             "add" => "why.add",
             "remove" => "why.remove",
@@ -126,16 +131,33 @@ pub(super) struct Edit {
     /// The path of the object in the API.
     path: String,
     version: String,
+    /// The kind of the object. Permissions and delegations are parts of a binding.
+    kind: &'static str,
     pub title: Text,
+    /// The bots that the changes of the object reach.
+    bots: Vec<Named>,
     /// The changed fields before and after, line by line.
     pub lines: Vec<Line>,
     body: Value,
 }
 
+impl Edit {
+    /// Returns the object in words, with its name if it has one.
+    pub(super) fn named(&self, words: &Words) -> String {
+        let kind = words.text(holder_words(self.kind));
+        if self.title.is_empty() { kind.to_owned() } else { format!("{kind} `{}`", self.title) }
+    }
+
+    /// Returns the names of the bots that the changes of the object reach.
+    pub(super) fn reached_names(&self) -> String {
+        self.bots.iter().map(|bot| bot.name.to_string()).collect::<Vec<_>>().join(", ")
+    }
+}
+
 /// Reads the objects that the changes are made to, and returns what would be saved.
 pub(super) async fn edits(client: &Client, bot: &str, changes: &[Change]) -> Result<Vec<Edit>, Failure> {
     let mut edits: Vec<Edit> = Vec::new();
-    let mut objects: Vec<(String, Versioned<Value>, Map<String, Value>)> = Vec::new();
+    let mut objects: Vec<(String, Versioned<Value>, Map<String, Value>, &Change)> = Vec::new();
     for change in changes {
         let path = match change.holder.kind.as_str() {
             "role" => format!("/api/roles/{}", segment(&change.holder.id)),
@@ -146,20 +168,27 @@ pub(super) async fn edits(client: &Client, bot: &str, changes: &[Change]) -> Res
             Some(at) => at,
             None => {
                 let object = client.get_versioned::<Value>(&path).await?;
-                objects.push((path, object, Map::new()));
+                objects.push((path, object, Map::new(), change));
                 objects.len() - 1
             }
         };
-        let (_, object, body) = &mut objects[at];
+        let (_, object, body, _) = &mut objects[at];
         apply(&object.value, body, change);
     }
-    for (path, object, body) in objects {
+    for (path, object, body, change) in objects {
         let title = object.value.get("name").and_then(Value::as_str).unwrap_or_default().into();
         let before: Map<String, Value> =
             body.keys().map(|name| (name.clone(), object.value.get(name).cloned().unwrap_or(Value::Null))).collect();
         let body = Value::Object(body);
         let lines = whole_difference(pretty(&Value::Object(before)).raw(), pretty(&body).raw());
-        edits.push(Edit { path, version: object.version, title, lines, body });
+        let kind = match change.holder.kind.as_str() {
+            "role" => "role",
+            "bot" => "bot",
+            _ => "binding",
+        };
+        let mut bots = change.holder.bots.clone();
+        bots.sort_by(|a, b| a.name.cmp(&b.name));
+        edits.push(Edit { path, version: object.version, kind, title, bots, lines, body });
     }
     Ok(edits)
 }
@@ -218,11 +247,22 @@ pub(super) fn digest(edits: &[Edit]) -> String {
     hex::encode(sum.finalize())
 }
 
-/// Saves the changes. Each object must still have the version that was read.
-pub(super) async fn save(client: &Client, edits: &[Edit]) -> Result<(), Failure> {
-    for edit in edits {
+/// Why the changes are not all saved.
+pub(super) struct Unsaved<'a> {
+    /// The objects that were saved before.
+    pub saved: &'a [Edit],
+    pub refused: &'a Edit,
+    pub failure: Failure,
+}
+
+/// Saves the changes. Each object must still have the version that was read. The objects after one that is refused are
+/// left as they are.
+pub(super) async fn save<'a>(client: &Client, edits: &'a [Edit]) -> Result<(), Unsaved<'a>> {
+    for (at, edit) in edits.iter().enumerate() {
         let conditions = Conditions { if_match: Some(&edit.version), idempotency_key: None };
-        client.act(Method::PATCH, &edit.path, Some(&edit.body), conditions).await?;
+        if let Err(failure) = client.act(Method::PATCH, &edit.path, Some(&edit.body), conditions).await {
+            return Err(Unsaved { saved: &edits[..at], refused: edit, failure });
+        }
     }
     Ok(())
 }

@@ -152,6 +152,12 @@ const TABLE: [(&[KeyKind], &[&str]); 9] = [
             "roles_create",
             "roles_delete",
             "roles_update",
+            "webhooks_create",
+            "webhooks_delete",
+            "webhooks_list",
+            "webhooks_rotate",
+            "webhooks_show",
+            "webhooks_update",
         ],
     ),
     (

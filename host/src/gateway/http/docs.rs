@@ -61,6 +61,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "tools", description = "Listing, checking and calling the tools of a bot"),
         (name = "tasks", description = "What bots do by themselves with a model"),
         (name = "schedules", description = "The times at which bots start tasks"),
+        (name = "webhooks", description = "Routes by which systems outside make events"),
         (name = "workflows", description = "Documents with steps that bots run, and the events that start them"),
         (name = "sessions", description = "The tasks of conversations"),
         (name = "approvals", description = "Decisions of people about calls that gates hold back"),
@@ -99,6 +100,7 @@ pub(crate) fn document() -> utoipa::openapi::OpenApi {
     access::describe(&mut openapi);
     describe_doors(&mut openapi);
     describe_versions(&mut openapi);
+    describe_credentials(&mut openapi);
     openapi
 }
 
@@ -132,12 +134,14 @@ const TRANSLATED: [&str; 12] = [
 
 /// The routes of objects with a version. Their GET and PATCH answer with `ETag`, and their PATCH and DELETE read
 /// `If-Match`.
-const VERSIONED: [&str; 6] = [
+const VERSIONED: [&str; 8] = [
     "/api/bots/{id}",
     "/api/bots/{id}/resources/{binding_id}",
+    "/api/oauth/providers/{id}",
     "/api/resources/{id}",
     "/api/roles/{id}",
     "/api/schedules/{id}",
+    "/api/webhooks/{id}",
     "/api/workflows/{id}",
 ];
 
@@ -155,6 +159,19 @@ fn describe_versions(openapi: &mut utoipa::openapi::OpenApi) {
                 response.headers.insert("ETag".to_owned(), RefOr::T(version.clone()));
             }
         }
+    }
+}
+
+/// Describes the headers with which a credential is saved only if the stored one is that which the caller knows.
+fn describe_credentials(openapi: &mut utoipa::openapi::OpenApi) {
+    let version = "The `updated_at` of the credential to replace, in quotation marks. If the resource has another credential or \
+                   none, the answer is 412.";
+    let absent = "With `*`, the answer is 412 if the resource has a credential.";
+    let item = openapi.paths.paths.get_mut("/api/resources/{id}/credential");
+    if let Some(save) = item.and_then(|item| item.put.as_mut()) {
+        let parameters = save.parameters.get_or_insert_default();
+        parameters.push(optional_header("If-Match", version).into());
+        parameters.push(optional_header("If-None-Match", absent).into());
     }
 }
 
@@ -408,6 +425,13 @@ mod tests {
         DELETE /api/schedules/{id}
         POST /api/schedules/{id}/fire
         POST /api/schedules/preview
+        GET /api/webhooks
+        POST /api/webhooks
+        GET /api/webhooks/{id}
+        PATCH /api/webhooks/{id}
+        DELETE /api/webhooks/{id}
+        POST /api/webhooks/{id}/rotate
+        POST /hooks/{id}
         GET /api/workflows
         POST /api/workflows
         POST /api/workflows/validate

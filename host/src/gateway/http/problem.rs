@@ -155,6 +155,12 @@ impl Problem {
         Problem::new(StatusCode::FORBIDDEN, "forbidden", "The server does not accept this request", detail)
     }
 
+    /// 401: a request to a webhook has neither a valid signature nor a valid token.
+    pub fn unsigned(detail: impl Into<String>) -> Self {
+        let title = "A valid signature or token is required";
+        Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", title, detail)
+    }
+
     /// 404: the object does not exist, or the caller has no right to see it.
     pub fn not_found(what: &str) -> Self {
         OperationError::not_found(what).into()

@@ -7,11 +7,13 @@ use http::request::Parts;
 use http::{HeaderValue, header};
 use monstrum_api::bindings::Binding;
 use monstrum_api::bots::Bot;
+use monstrum_api::oauth_providers::OauthProvider;
 use monstrum_api::resources::Resource;
 use monstrum_api::roles::Role;
 use monstrum_api::schedules::Schedule;
+use monstrum_api::webhooks::Webhook;
 use monstrum_api::workflows::Workflow;
-use monstrum_core::operations::Expected;
+use monstrum_core::operations::{Expected, Replacing};
 use monstrum_types::UtcMillis;
 
 use crate::gateway::http::problem::Problem;
@@ -38,7 +40,7 @@ macro_rules! has_version {
     )+};
 }
 
-has_version!(Binding, Bot, Resource, Role, Schedule, Workflow);
+has_version!(Binding, Bot, OauthProvider, Resource, Role, Schedule, Webhook, Workflow);
 
 /// Returns the answer with an object and its version.
 pub(crate) fn versioned<T: HasVersion>(object: T) -> (Version, Json<T>) {
@@ -77,6 +79,24 @@ impl FromRequestParts<HttpState> for IfMatch {
             }
         }
         Ok(IfMatch(Expected::OneOf(versions)))
+    }
+}
+
+/// The precondition of a request that creates an object or replaces it: the header `If-None-Match: *`, which requires that
+/// there is none, or the header `If-Match`.
+pub(crate) struct IfReplaced(pub Replacing);
+
+impl FromRequestParts<HttpState> for IfReplaced {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
+        let IfMatch(expected) = IfMatch::from_request_parts(parts, state).await?;
+        let mut absent = parts.headers.get_all(header::IF_NONE_MATCH).iter();
+        match (absent.next(), absent.next(), expected) {
+            (None, _, expected) => Ok(IfReplaced(Replacing::Version(expected))),
+            (Some(value), None, Expected::Any) if value == "*" => Ok(IfReplaced(Replacing::Nothing)),
+            _ => Err(Problem::invalid_at("If-None-Match", "expected `*`, without the header If-Match")),
+        }
     }
 }
 

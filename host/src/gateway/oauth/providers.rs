@@ -13,6 +13,7 @@ use utoipa::IntoParams;
 use crate::gateway::http::answer::{Answer, Created, Done};
 use crate::gateway::http::extract::{Id, Input, PageQuery, Params};
 use crate::gateway::http::state::Host;
+use crate::gateway::http::versions::{IfMatch, Versioned, versioned};
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -47,15 +48,16 @@ pub(crate) async fn update(
     app: Host,
     caller: Admin,
     Id(id): Id<OauthProviderId>,
+    IfMatch(expected): IfMatch,
     Input(change): Input<OauthProviderChange>,
-) -> Answer<OauthProvider> {
-    Ok(Json(oauth_providers::update(&app, &caller, id, change).await?))
+) -> Versioned<OauthProvider> {
+    Ok(versioned(oauth_providers::update(&app, &caller, id, expected, change).await?))
 }
 
 /// Deletes an OAuth provider and stops refreshing the credentials that it issued
 #[utoipa::path(delete, path = "/api/oauth/providers/{id}", tag = "oauth", params(("id" = OauthProviderId, Path)),
     responses((status = 204)))]
-pub(crate) async fn delete(app: Host, caller: Admin, Id(id): Id<OauthProviderId>) -> Done {
-    oauth_providers::delete(&app, &caller, id).await?;
+pub(crate) async fn delete(app: Host, caller: Admin, Id(id): Id<OauthProviderId>, IfMatch(expected): IfMatch) -> Done {
+    oauth_providers::delete(&app, &caller, id, expected).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -5,10 +5,13 @@ mod stream;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use monstrum_agent::Answer;
+use monstrum_agent::client_tools::ClientCall;
 use monstrum_agent::requests::{RequestContent, labels_of};
 use monstrum_api::tasks::{Task, TokenUsage};
 use monstrum_core::call_types::round::RoundOptions;
 use monstrum_core::operations::Caller;
+use monstrum_core::policy::Bot;
 use monstrum_llm::{Arguments, AssistantMessage, Message, ToolCall};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -17,9 +20,10 @@ use crate::gateway::http::state::HttpState;
 use crate::gateway::openai::errors::OpenAiError;
 use crate::gateway::openai::messages;
 use crate::gateway::openai::repeats::Repeat;
+use crate::gateway::openai::tools::{self, Offered, refuse_functions};
 use crate::gateway::openai::{
     Answered, Asked, STOP_BYTES_MAX, STOPS_MAX, bot_of, chat_of, check_effort, check_format, check_history,
-    check_range, read, refuse_tools, task_of,
+    check_range, continue_rounds, read, schema_of, task_of,
 };
 
 /// The method and path of the route, to which a repetition belongs.
@@ -46,6 +50,8 @@ struct ChatRequest {
     user: Option<String>,
     metadata: Option<Map<String, Value>>,
     tools: Option<Value>,
+    tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
     functions: Option<Value>,
 }
 
@@ -88,21 +94,27 @@ pub(in crate::gateway) async fn complete(
     caller: Caller,
     request: Request,
 ) -> Result<Response, OpenAiError> {
-    let (headers, body, input) = read::<ChatRequest>(request).await?;
+    let (headers, body, mut input) = read::<ChatRequest>(request).await?;
     let bot = bot_of(&state, &caller, &input.model)?;
-    refuse_tools(&bot, input.tools.as_ref(), "tools")?;
-    refuse_tools(&bot, input.functions.as_ref(), "functions")?;
+    refuse_functions(input.functions.as_ref())?;
     if input.n.is_some_and(|n| n != 1) {
         return Err(OpenAiError::invalid("n", "only one answer is possible"));
     }
     let chat = chat_of(&headers, input.user.as_deref(), input.metadata.as_ref());
     let (listens, model) = (input.stream == Some(true), input.model.clone());
     let with_usage = input.stream_options.and_then(|options| options.include_usage) == Some(true);
-    let request = content(input)?;
+    let Offered { tools, choice, parallel } = offered_to(&state, &caller, &bot, &mut input).await?;
+    let mut request = content(input)?;
+    (request.client_tools, request.options.tool_choice, request.options.parallel_tool_calls) =
+        (tools, choice, parallel);
+    let form = ("response_format", request.options.response_format.as_ref());
+    request.output_schema = schema_of(&state, &caller, &bot, form).await?;
     check_history(&state, &caller, &bot, &request)?;
+    continue_rounds(&state, &caller, &bot, chat.as_ref(), &mut request).await?;
+    let has_form = request.has_form();
     let repeat = Repeat::of(&headers, &caller, ROUTE, &body)?;
     let answered = task_of(&state, &caller, repeat, Asked { bot, request, chat, listens }).await?;
-    let head = Head::new(&answered.task, model);
+    let head = Head::new(&answered.task, model, has_form);
     if listens {
         return stream::answer(answered, head, with_usage).await;
     }
@@ -115,9 +127,15 @@ async fn whole(answered: &Answered, head: &Head) -> Result<Response, OpenAiError
     if let Some(error) = OpenAiError::of_task(&answer) {
         return Err(error);
     }
-    let message = json!({ "role": "assistant", "content": answer.text, "refusal": null });
+    let text = answer.shown_text(head.has_form);
+    let calls = tool_calls(&answer);
+    let content = if text.is_empty() && !calls.is_empty() { Value::Null } else { json!(text) };
+    let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+    if !calls.is_empty() {
+        message["tool_calls"] = json!(calls);
+    }
     let choice = json!({
-        "index": 0, "message": message, "logprobs": null, "finish_reason": finish_reason(answer.is_cut),
+        "index": 0, "message": message, "logprobs": null, "finish_reason": finish_reason(&answer),
     });
     let completion = json!({
         "id": head.id,
@@ -137,16 +155,43 @@ struct Head {
     created: i64,
     /// The model, as the client named it.
     model: String,
+    /// Whether the answer has a form, so that only the last text is its text.
+    has_form: bool,
 }
 
 impl Head {
-    fn new(task: &Task, model: String) -> Head {
-        Head { id: format!("chatcmpl-{}", task.id), created: task.created_at.0 / 1000, model }
+    fn new(task: &Task, model: String, has_form: bool) -> Head {
+        Head { id: format!("chatcmpl-{}", task.id), created: task.created_at.0 / 1000, model, has_form }
     }
 }
 
-fn finish_reason(is_cut: bool) -> &'static str {
-    if is_cut { "length" } else { "stop" }
+/// Reads the tools of a request.
+async fn offered_to(
+    state: &HttpState,
+    caller: &Caller,
+    bot: &Bot,
+    input: &mut ChatRequest,
+) -> Result<Offered, OpenAiError> {
+    let (tools, tool_choice) = (input.tools.take(), input.tool_choice.take());
+    let of_client = tools::Input { tools, tool_choice, parallel_tool_calls: input.parallel_tool_calls };
+    tools::offered(state, caller, bot, tools::Form::Chat, &of_client).await
+}
+
+fn finish_reason(answer: &Answer) -> &'static str {
+    match (answer.client_calls.is_empty(), answer.is_cut) {
+        (false, _) => "tool_calls",
+        (true, true) => "length",
+        (true, false) => "stop",
+    }
+}
+
+/// Returns the calls that the client is to run.
+fn tool_calls(answer: &Answer) -> Vec<Value> {
+    let call = |call: &ClientCall| {
+        let function = json!({ "name": call.name, "arguments": call.arguments });
+        json!({ "id": call.id.to_string(), "type": "function", "function": function })
+    };
+    answer.client_calls.iter().map(call).collect()
 }
 
 fn usage(usage: TokenUsage) -> Value {
@@ -182,17 +227,17 @@ fn content(input: ChatRequest) -> Result<RequestContent, OpenAiError> {
         top_p: input.top_p,
         stop,
         seed: input.seed,
-        response_format: input.response_format,
+        // Plain text is no format.
+        response_format: input.response_format.filter(|format| format["type"] != "text"),
         reasoning_effort: input.reasoning_effort,
-        tool_choice: None,
+        ..RoundOptions::default()
     };
     Ok(RequestContent {
         labels: labels_of(&history),
         history,
-        instructions: None,
         options,
         output_tokens: input.max_completion_tokens.or(input.max_tokens),
-        response: None,
+        ..RequestContent::default()
     })
 }
 
@@ -299,7 +344,7 @@ mod tests {
             seed: Some(7),
             response_format: Some(json!({ "type": "json_object" })),
             reasoning_effort: Some("low".to_owned()),
-            tool_choice: None,
+            ..RoundOptions::default()
         };
         assert_eq!((request.options, request.output_tokens), (expected, Some(20)));
     }

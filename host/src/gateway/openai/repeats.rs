@@ -137,6 +137,10 @@ impl Repeat {
                     // The earlier request has not started its task, and this one can.
                     Ok(EarlierTask::Absent) => return Ok(Entry::Starts(id)),
                     Ok(EarlierTask::Joinable) => return Ok(Entry::Joins(id)),
+                    Ok(EarlierTask::Ending) => {
+                        tokio::time::sleep(LOOK_AGAIN).await;
+                        continue;
+                    }
                     Ok(EarlierTask::Failed) | Err(OperationError::NotFound(_)) => {}
                     Err(error) => return Err(error.into()),
                 }

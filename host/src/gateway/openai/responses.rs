@@ -1,5 +1,6 @@
 //! `/v1/responses`: the Responses API of OpenAI. A response is a task, which is kept unless the client does not want it.
 
+mod conversation;
 mod items;
 mod object;
 mod stream;
@@ -8,12 +9,11 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use monstrum_agent::Tasks;
-use monstrum_agent::requests::{RequestContent, ResponseContent, StoredResponse, labels_of};
+use monstrum_agent::requests::{RequestContent, ResponseContent, StoredResponse};
 use monstrum_core::call_types::round::RoundOptions;
 use monstrum_core::operations::{Caller, OperationError};
 use monstrum_core::policy::Bot;
-use monstrum_llm::{AssistantMessage, Message};
-use monstrum_types::{Labels, TaskId};
+use monstrum_types::TaskId;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -22,9 +22,10 @@ use crate::gateway::http::state::HttpState;
 use crate::gateway::openai::errors::OpenAiError;
 use crate::gateway::openai::repeats::Repeat;
 use crate::gateway::openai::{
-    Asked, BODY_BYTES_MAX, bot_of, chat_of, check_effort, check_format, check_history, check_range, read, refuse_tools,
-    task_of,
+    Asked, bot_of, chat_of, check_effort, check_format, check_history, check_range, continue_rounds, read, schema_of,
+    task_of, tools,
 };
+use conversation::Conversation;
 use object::About;
 
 /// The method and path of the route, to which a repetition belongs.
@@ -32,8 +33,8 @@ const ROUTE: &str = "POST /v1/responses";
 /// The starts of the ids of responses and of their messages, before the id of the task.
 const RESPONSE: &str = "resp_";
 const MESSAGE: &str = "msg_";
-/// The maximum number of references of a request to earlier responses, each of which is read whole.
-const REFERENCES_MAX: usize = 16;
+/// The start of the id of a call in a response. The id of the task and the position of the call follow.
+const FUNCTION_CALL: &str = "fc_";
 
 /// A request. Fields that are not here are ignored.
 #[derive(Deserialize)]
@@ -54,6 +55,8 @@ struct ResponseRequest {
     user: Option<String>,
     metadata: Option<Map<String, Value>>,
     tools: Option<Value>,
+    tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -78,13 +81,21 @@ pub(in crate::gateway) async fn respond(
     caller: Caller,
     request: Request,
 ) -> Result<Response, OpenAiError> {
-    let (headers, body, input) = read::<ResponseRequest>(request).await?;
+    let (headers, body, mut input) = read::<ResponseRequest>(request).await?;
     let bot = bot_of(&state, &caller, &input.model)?;
-    refuse(&bot, &input)?;
+    refuse(&input)?;
+    let (tools, tool_choice) = (input.tools.take(), input.tool_choice.take());
+    let of_client = tools::Input { tools, tool_choice, parallel_tool_calls: input.parallel_tool_calls };
+    let offered = tools::offered(&state, &caller, &bot, tools::Form::Responses, &of_client).await?;
     let chat = chat_of(&headers, input.user.as_deref(), input.metadata.as_ref());
     let listens = input.stream == Some(true);
-    let (request, response) = content(&state.tasks, &caller, &bot, input).await?;
+    let (mut request, response) = content(&state.tasks, &caller, &bot, input).await?;
+    request.client_tools = offered.tools;
+    (request.options.tool_choice, request.options.parallel_tool_calls) = (offered.choice, offered.parallel);
+    let form = ("text.format", request.options.response_format.as_ref());
+    request.output_schema = schema_of(&state, &caller, &bot, form).await?;
     check_history(&state, &caller, &bot, &request)?;
+    continue_rounds(&state, &caller, &bot, chat.as_ref(), &mut request).await?;
     let about = About::new(&request, &response);
     let request = RequestContent { response: Some(response), ..request };
     let repeat = Repeat::of(&headers, &caller, ROUTE, &body)?;
@@ -116,8 +127,7 @@ pub(in crate::gateway) async fn retrieve(
 }
 
 /// Refuses what this server does not have.
-fn refuse(bot: &Bot, input: &ResponseRequest) -> Result<(), OpenAiError> {
-    refuse_tools(bot, input.tools.as_ref(), "tools")?;
+fn refuse(input: &ResponseRequest) -> Result<(), OpenAiError> {
     if input.background == Some(true) {
         return Err(OpenAiError::invalid("background", "`background` is not supported; start a task instead"));
     }
@@ -144,39 +154,9 @@ async fn content(
     check_effort("reasoning.effort", effort.as_deref())?;
     let format = input.text.and_then(|text| text.format);
     check_format("text.format", format.as_ref())?;
-    let (mut history, mut previous, mut labels) = (Vec::new(), None, Labels::none());
-    if let Some(id) = &input.previous_response_id {
-        let param = "previous_response_id";
-        let earlier = of_bot(stored(tasks, caller, (id, RESPONSE), param).await?, bot, param)?;
-        previous = Some(earlier.answer.task.id);
-        labels.add(&earlier.labels);
-        history = earlier.request.history;
-        history.push(said(earlier.answer.text));
-    }
-    let mut references = 0;
-    for item in items::read(input.input)? {
-        history.push(match item {
-            items::Item::Message(message) => {
-                labels.add(&labels_of(std::slice::from_ref(&message)));
-                message
-            }
-            items::Item::Reference { id, param } => {
-                references += 1;
-                if references > REFERENCES_MAX {
-                    let message = format!("expected at most {REFERENCES_MAX} references to earlier responses");
-                    return Err(OpenAiError::invalid("input", message));
-                }
-                let earlier = of_bot(stored(tasks, caller, (&id, MESSAGE), &param).await?, bot, &param)?;
-                labels.add(&earlier.labels);
-                said(earlier.answer.text)
-            }
-        });
-    }
-    let size: usize = history.iter().map(|message| serde_json::to_string(message).map_or(0, |text| text.len())).sum();
-    if size > BODY_BYTES_MAX {
-        let message = format!("the conversation exceeds the limit of {BODY_BYTES_MAX} bytes; begin another one");
-        return Err(OpenAiError::invalid("previous_response_id", message));
-    }
+    let previous = input.previous_response_id.as_deref();
+    let Conversation { history, labels, previous, .. } =
+        Conversation::read(tasks, caller, bot, previous, input.input).await?;
     let options = RoundOptions {
         temperature: input.temperature,
         top_p: input.top_p,
@@ -191,11 +171,8 @@ async fn content(
         metadata: input.metadata.unwrap_or_default(),
     };
     let (instructions, output_tokens) = (input.instructions, input.max_output_tokens);
-    Ok((RequestContent { history, labels, instructions, options, output_tokens, response: None }, response))
-}
-
-fn said(text: String) -> Message {
-    Message::Assistant(AssistantMessage { text, ..AssistantMessage::default() })
+    let request = RequestContent { history, labels, instructions, options, output_tokens, ..RequestContent::default() };
+    Ok((request, response))
 }
 
 /// Returns the response whose id has this start.
@@ -207,19 +184,13 @@ async fn stored(
 ) -> Result<StoredResponse, OpenAiError> {
     let absent = || OpenAiError::response_not_found(param);
     let task: TaskId = id.strip_prefix(start).and_then(|id| id.parse().ok()).ok_or_else(absent)?;
-    tasks.response(caller, task).await.map_err(|error| match error {
-        OperationError::NotFound(_) => absent(),
-        error => error.into(),
-    })
+    stored_as(tasks, caller, task, param).await
 }
 
-/// Returns a response that a further request can continue: one of the same bot that is complete.
-fn of_bot(stored: StoredResponse, bot: &Bot, param: &str) -> Result<StoredResponse, OpenAiError> {
-    if stored.answer.task.bot_id != bot.row.id {
-        return Err(OpenAiError::response_not_found(param));
-    }
-    if stored.answer.task.status != "completed" {
-        return Err(OpenAiError::invalid(param, "the response is not complete, so it cannot be continued"));
-    }
-    Ok(stored)
+/// Returns the response of this task.
+async fn stored_as(tasks: &Tasks, caller: &Caller, task: TaskId, param: &str) -> Result<StoredResponse, OpenAiError> {
+    tasks.response(caller, task).await.map_err(|error| match error {
+        OperationError::NotFound(_) => OpenAiError::response_not_found(param),
+        error => error.into(),
+    })
 }

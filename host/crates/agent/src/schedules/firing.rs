@@ -139,8 +139,12 @@ impl Handler for ScheduleTurns {
     async fn turn(&self, turn: &Turn) -> Result<TurnOutcome, TurnError> {
         let Ok(id) = turn.key().id().parse::<ScheduleId>() else { return Ok(TurnOutcome::Done) };
         let app = &self.0.app;
-        let Some(row) = app.store.schedule(turn.workspace(), id).await? else { return Ok(TurnOutcome::Done) };
-        self.check(&row)?;
+        let Some(stored) = app.store.stored_schedule(turn.workspace(), id).await? else { return Ok(TurnOutcome::Done) };
+        self.check(&stored)?;
+        let row = app.store.schedule(turn.workspace(), id).await?.ok_or_else(not_sealed)?;
+        if !self.0.is_in_force(&row).await? {
+            return Err(not_sealed());
+        }
         let record = self.0.open(&row).map_err(|error| {
             tracing::error!(error = %with_causes(&error), schedule.id = %id, "a schedule cannot be opened");
             TurnError::Failed("the record of the schedule cannot be opened, so it starts nothing".to_owned())
@@ -161,6 +165,12 @@ impl Handler for ScheduleTurns {
         let runs = running.queued.iter().map(skipped).collect();
         self.end(turn, &row, runs, (row.next_at, None)).await
     }
+}
+
+fn not_sealed() -> TurnError {
+    TurnError::Failed(
+        "the row of the schedule was edited or restored by another program, so it starts nothing".to_owned(),
+    )
 }
 
 /// Returns a firing that a turn makes.

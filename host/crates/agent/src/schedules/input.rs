@@ -37,15 +37,17 @@ pub(super) fn record(caller: &Caller, new: NewSchedule, now: UtcMillis) -> Resul
     Ok(record)
 }
 
-/// Changes the name and the record of a schedule. Returns whether the next time has to be computed anew.
+/// Changes the name and the record of a schedule, which may be paused. Returns whether the next time has to be computed anew:
+/// the times are others, or the schedule is enabled again.
 pub(super) fn change(
     (name, record): (&mut String, &mut Record),
+    is_paused: bool,
     change: ScheduleChange,
     now: UtcMillis,
 ) -> Result<bool, OperationError> {
     let when = one_of((change.cron, change.every_s, change.at))?;
-    let is_enabled = change.enabled == Some(true);
-    let is_new = when.is_some() || change.timezone.is_some() || is_enabled;
+    let was_off = !record.enabled || is_paused;
+    let before = (record.when.clone(), record.timezone.clone());
     set(name, change.name);
     set(&mut record.instruction, change.instruction);
     set(&mut record.when, when);
@@ -56,6 +58,8 @@ pub(super) fn change(
     set(&mut record.narrow, change.narrow);
     set(&mut record.enabled, change.enabled);
     check(name, record)?;
+    let is_enabled_again = change.enabled == Some(true) && was_off;
+    let is_new = is_enabled_again || before != (record.when.clone(), record.timezone.clone());
     if is_new {
         first(record, now)?;
     }
@@ -163,7 +167,7 @@ mod tests {
 
     fn paths(input: Value) -> Vec<String> {
         let (mut name, mut record) = kept();
-        match change((&mut name, &mut record), serde_json::from_value(input).unwrap(), NOW) {
+        match change((&mut name, &mut record), false, serde_json::from_value(input).unwrap(), NOW) {
             Ok(_) => Vec::new(),
             Err(OperationError::Invalid(errors)) => errors.into_iter().map(|error| error.path).collect(),
             Err(other) => panic!("{other}"),
@@ -200,14 +204,31 @@ mod tests {
     fn a_change_of_the_times_replaces_them() {
         let (mut name, mut record) = kept();
         let at = json!({ "at": "2026-01-01T00:00:01Z", "name": "once" });
-        assert!(change((&mut name, &mut record), serde_json::from_value(at).unwrap(), NOW).unwrap());
+        assert!(change((&mut name, &mut record), false, serde_json::from_value(at).unwrap(), NOW).unwrap());
         assert_eq!((name.as_str(), &record.when), ("once", &When::At(NOW.plus_ms(1000))));
         let other = json!({ "instruction": "Listen.", "enabled": false });
-        assert!(!change((&mut name, &mut record), serde_json::from_value(other).unwrap(), NOW).unwrap());
+        assert!(!change((&mut name, &mut record), false, serde_json::from_value(other).unwrap(), NOW).unwrap());
         assert!(!record.enabled);
         // A single time that has passed does not come again.
         let enabled = serde_json::from_value(json!({ "enabled": true })).unwrap();
-        let refused = change((&mut name, &mut record), enabled, NOW.plus_ms(9000));
+        let refused = change((&mut name, &mut record), false, enabled, NOW.plus_ms(9000));
         assert!(matches!(refused, Err(OperationError::Invalid(_))));
+    }
+
+    #[test]
+    fn the_next_time_is_computed_anew_only_for_other_times_or_after_a_pause() {
+        for (input, is_paused, expected) in [
+            (json!({ "name": "other", "jitter_s": 5 }), false, false),
+            (json!({ "every_s": 3600, "timezone": null, "enabled": true }), false, false),
+            (json!({ "every_s": 3600 }), true, false),
+            (json!({ "enabled": true }), true, true),
+            (json!({ "every_s": 7200 }), false, true),
+            (json!({ "timezone": "Europe/Berlin" }), false, true),
+        ] {
+            let (mut name, mut record) = kept();
+            let given = serde_json::from_value(input.clone()).unwrap();
+            let is_new = change((&mut name, &mut record), is_paused, given, NOW).unwrap();
+            assert_eq!(is_new, expected, "{input}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use monstrum_api::tasks::Task;
 use monstrum_core::operations::change::{Change, changed_at};
 use monstrum_core::operations::{Caller, Expected, OperationError, Operator};
 use monstrum_store::{
-    FiredSchedule, InsertedSchedule, Page, ScheduleRow, ScheduleRun, ScheduleRunStatus, SchedulesMax,
+    FiredSchedule, InsertedSchedule, Page, ScheduleRow, ScheduleRun, ScheduleRunStatus, ScheduleUpdate, SchedulesMax,
 };
 use monstrum_types::{BotId, ScheduleId, with_causes};
 
@@ -114,30 +114,29 @@ impl Schedules {
         let mut row = before.clone();
         let shown_before = shown(&before, record.clone());
         let is_resumed = change.enabled == Some(true);
-        let is_new = input::change((&mut row.name, &mut record), change, now)?;
+        let is_new = input::change((&mut row.name, &mut record), before.is_paused(), change, now)?;
         record.started_by(caller.key);
-        if is_resumed {
-            row.failures = 0;
-        }
-        if !record.enabled {
-            row.next_at = None;
-        } else if is_new {
-            row.next_at = Some(input::first(&record, now)?);
-        }
+        // The turns of the schedule write these columns too, so the others stay as they are stored.
+        let next_at = match (record.enabled, is_new) {
+            (false, _) => Some(None),
+            (true, true) => Some(Some(input::first(&record, now)?)),
+            (true, false) => None,
+        };
+        row.next_at = next_at.unwrap_or(row.next_at);
+        row.failures = if is_resumed { 0 } else { row.failures };
         row.updated_at = changed_at(app, before.updated_at);
         row.sealed = record.seal(&app.vault, &row).map_err(internal)?;
         let wake = wake(row.workspace_id, id, due_at(&row, &record).unwrap_or(now));
+        let written = ScheduleUpdate { row: &row, before: before.updated_at, next_at, is_resumed };
         let update = async {
-            match app.store.update_schedule(&row, before.updated_at, &wake).await? {
-                true => Ok(()),
-                false => Err(expected.changed_meanwhile()),
-            }
+            let row = app.store.update_schedule(&written, &wake).await?;
+            row.ok_or_else(|| expected.changed_meanwhile())
         };
-        let changed = shown(&row, record);
+        let changed = shown(&row, record.clone());
         let recorded = Change::new("schedule.update", &id).of_bot(row.bot_id).from(&shown_before).to(&changed);
-        recorded.record(app, caller, update).await?;
+        let row = recorded.record(app, caller, update).await?;
         self.engine.signal(&[wake]);
-        Ok(changed)
+        Ok(shown(&row, record))
     }
 
     /// Deletes a schedule. Tasks that it has started go on. A schedule whose row was edited by another program can be
@@ -148,7 +147,8 @@ impl Schedules {
     /// The schedule does not exist, or does not have the expected version.
     pub async fn delete(&self, caller: &Operator, id: ScheduleId, expected: Expected) -> Result<(), OperationError> {
         let app = &self.app;
-        let before = self.row(caller, id).await?;
+        let before = app.store.stored_schedule(caller.workspace, id).await?;
+        let before = before.ok_or_else(|| OperationError::not_found("schedule"))?;
         expected.check(before.updated_at)?;
         let mut recorded = Change::new("schedule.delete", &id).of_bot(before.bot_id);
         if let Ok(record) = self.open(&before) {
@@ -172,6 +172,9 @@ impl Schedules {
     pub async fn fire(&self, caller: &Operator, id: ScheduleId) -> Result<Task, OperationError> {
         let (app, now) = (&self.app, self.app.clock.now());
         let row = self.row(caller, id).await?;
+        if !self.is_in_force(&row).await? {
+            return Err(edited());
+        }
         let mut record = self.opened(&row)?;
         record.started_by(caller.key);
         let task = self.task(&row, &record, (now, now))?;
@@ -210,14 +213,19 @@ impl Schedules {
     }
 
     async fn row(&self, caller: &Caller, id: ScheduleId) -> Result<ScheduleRow, OperationError> {
-        let row = self.app.store.schedule(caller.workspace, id).await?;
-        row.ok_or_else(|| OperationError::not_found("schedule"))
+        let store = &self.app.store;
+        if let Some(row) = store.schedule(caller.workspace, id).await? {
+            return Ok(row);
+        }
+        // A row without a valid MAC is that of another program.
+        let is_stored = store.stored_schedule(caller.workspace, id).await?.is_some();
+        Err(if is_stored { edited() } else { OperationError::not_found("schedule") })
     }
 
     fn opened(&self, row: &ScheduleRow) -> Result<Record, OperationError> {
         self.open(row).map_err(|error| {
             tracing::error!(error = %with_causes(&error), schedule.id = %row.id, "a schedule cannot be opened");
-            OperationError::conflict("the row of the schedule was edited by another program; delete the schedule")
+            edited()
         })
     }
 
@@ -228,6 +236,10 @@ impl Schedules {
 
 fn internal(error: RecordError) -> OperationError {
     OperationError::Internal(error.into())
+}
+
+fn edited() -> OperationError {
+    OperationError::conflict("the row of the schedule was edited by another program; delete the schedule")
 }
 
 fn full(of: &str, max: i64) -> OperationError {

@@ -54,6 +54,8 @@ pub struct RoundOptions {
     /// How much the model thinks, such as `low`.
     pub reasoning_effort: Option<String>,
     pub tool_choice: Option<ToolChoice>,
+    /// Whether the model may ask for several calls at once. Only `false` is passed on.
+    pub parallel_tool_calls: Option<bool>,
 }
 
 /// A piece of an answer, without secrets.

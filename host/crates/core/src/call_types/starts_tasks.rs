@@ -89,6 +89,9 @@ pub trait StartsTasks: Send + Sync {
     /// Starts a task and waits for its end. If the future is dropped before, the task is cancelled.
     fn query(self: Arc<Self>, task: StartedTask) -> BoxFuture<'static, Result<TaskAnswer, Refusal>>;
 
+    /// Tells a task that an approval for which it may wait was decided. The decision has requested its turn.
+    fn approval_was_decided(&self, workspace: WorkspaceId, task: TaskId);
+
     /// Returns the keys whose holders decided what a task does, if no key has started it: those that made or changed its
     /// schedule. Returns `None` if they are not known.
     fn starters(self: Arc<Self>, workspace: WorkspaceId, task: TaskId) -> BoxFuture<'static, Option<Vec<KeyId>>>;

@@ -211,6 +211,10 @@ async fn step(
         ApprovalDecision::Deny | ApprovalDecision::Void => change.record(app, caller, decide).await,
     };
     app.approvals.notify(row.id);
+    let task = row.asked_task.as_deref().and_then(|task| task.parse().ok());
+    if let (Ok(_), Some(task), Some(tasks)) = (&decided, task, app.calls.executor.tasks()) {
+        tasks.approval_was_decided(row.workspace_id, task);
+    }
     decided
 }
 

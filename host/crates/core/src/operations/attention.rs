@@ -1,5 +1,5 @@
-//! What needs the attention of a person: approvals that wait, plugins and sandboxes that do not work, and credentials and
-//! budgets that are about to end. Each key sees only what it may read.
+//! What needs the attention of a person: approvals that wait, plugins and sandboxes that do not work, credentials and
+//! budgets that are about to end, and schedules that are paused. Each key sees only what it may read.
 
 use std::collections::HashMap;
 
@@ -33,6 +33,7 @@ pub async fn list(app: &App, caller: &Person) -> Result<Attention, OperationErro
     if caller.operator().is_ok() {
         lists.push(credentials(app, caller, &snapshot).await?);
         lists.push(budgets(app, caller, &snapshot).await?);
+        lists.push(schedules(app, caller).await?);
     }
     shorten(&mut lists);
     Ok(Attention { items: lists.into_iter().flatten().collect() })
@@ -168,6 +169,20 @@ async fn budgets(app: &App, caller: &Person, snapshot: &Snapshot) -> Result<Vec<
     let mut items: Vec<AttentionItem> = items.collect();
     items.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(items)
+}
+
+/// Returns the schedules that are paused because they failed too often.
+async fn schedules(app: &App, caller: &Person) -> Result<Vec<AttentionItem>, OperationError> {
+    let limit = u32::try_from(ITEMS_MAX).expect("the limit is small");
+    let rows = app.store.paused_schedules(caller.workspace, limit).await?;
+    let items = rows.into_iter().map(|row| AttentionItem {
+        kind: AttentionKind::Schedule,
+        id: row.id.to_string(),
+        name: row.name,
+        text: format!("{} failures in a row have paused the schedule", row.failures),
+        since: row.last_fired_at,
+    });
+    Ok(items.collect())
 }
 
 fn is_almost_spent(budget: i64, tokens: i64) -> bool {

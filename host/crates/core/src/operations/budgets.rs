@@ -177,6 +177,15 @@ pub async fn set(app: &App, caller: &Admin, change: BudgetChange) -> Result<Budg
         Some(bot) => BudgetLimits { tokens: bot.monthly_token_budget, ..of_row },
         None => of_row,
     };
+    if let Some(was) = &change.was {
+        let known = BudgetLimits {
+            tokens: was.monthly_tokens,
+            credits_millionths: was.monthly_credits.map(|credits| credits.millionths),
+        };
+        if known != before {
+            return Err(OperationError::conflict("the budget was changed meanwhile; read it again"));
+        }
+    }
     let after = BudgetLimits {
         tokens: change.monthly_tokens.unwrap_or(before.tokens),
         credits_millionths: credits_of(&change).unwrap_or(before.credits_millionths),

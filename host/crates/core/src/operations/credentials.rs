@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::calls;
 use super::change::Change;
 use super::resources::resource;
-use super::{Admin, Caller, InputErrors, OperationError, user_credentials};
+use super::{Admin, Caller, InputErrors, OperationError, Replacing, user_credentials};
 use crate::app::App;
 use crate::call_types::incoming::IncomingCall;
 use crate::credentials::{ConfirmError, GivenFor, Subject, missing_scopes, new_row};
@@ -134,11 +134,16 @@ pub async fn save(
     app: &App,
     caller: &Caller,
     id: ResourceId,
+    replacing: Replacing,
     mut given: NewCredential,
 ) -> Result<CredentialMetadata, OperationError> {
     match given.user.take() {
+        // A precondition must not be ignored.
+        Some(_) if replacing != Replacing::default() => {
+            Err(OperationError::invalid_at("/user", "the headers If-Match and If-None-Match do not apply to users"))
+        }
         Some(user) => user_credentials::save(app, caller, id, user, given).await,
-        None => save_shared(app, &caller.clone().try_into()?, id, given).await,
+        None => save_shared(app, &caller.clone().try_into()?, id, replacing, given).await,
     }
 }
 
@@ -150,9 +155,14 @@ async fn save_shared(
     app: &App,
     caller: &Admin,
     id: ResourceId,
+    replacing: Replacing,
     given: NewCredential,
 ) -> Result<CredentialMetadata, OperationError> {
     let row = resource(app, caller, id).await?;
+    let stored = app.store.credential(row.workspace_id, row.id).await?;
+    if !replacing.allows(stored.map(|stored| stored.updated_at)) {
+        return Err(OperationError::PreconditionFailed);
+    }
     let snapshot = app.policy.load();
     let serving = served(&snapshot, &row)?;
     let manifest = &serving.plugin.manifest;
@@ -166,7 +176,12 @@ async fn save_shared(
     let given_for = GivenFor::now(manifest, method, &serving.config);
     let saved = new_row(&app.vault, &row, &Subject::Shared, &given_for, &fields, app.clock.now());
     let saved = saved.map_err(OperationError::internal)?;
-    change.to(&metadata(&saved, &saved.status)).create(app, caller, app.store.put_credential(&saved)).await?;
+    let put = async {
+        // Another request may have saved a credential since the check above.
+        let is_put = app.store.put_credential_if(&saved, |stored| replacing.allows(stored.map(|row| row.updated_at)));
+        if is_put.await? { Ok(()) } else { Err(OperationError::PreconditionFailed) }
+    };
+    change.to(&metadata(&saved, &saved.status)).apply(app, caller, put).await?;
     as_it_stands(app, &row).await
 }
 

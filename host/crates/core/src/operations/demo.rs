@@ -23,7 +23,9 @@ use serde_json::{Map, Value, json};
 use super::change::Change;
 use super::credentials::{NewCredential, credential_of};
 use super::plugins::view;
-use super::{Caller, Expected, OperationError, Operator, Root, bindings, bots, credentials, packages, resources};
+use super::{
+    Caller, Expected, OperationError, Operator, Replacing, Root, bindings, bots, credentials, packages, resources,
+};
 use crate::app::App;
 use crate::plugins::bundled::{BundledError, digest};
 use crate::plugins::{Entry, InstallError, LoadError};
@@ -323,7 +325,8 @@ async fn seal(app: &App, caller: &Root, found: &Found, upstream: &Upstream) -> R
     let Some(resource) = &found.resource else { return Err(missing("plugin")) };
     let fields = BTreeMap::from([("access_token".to_owned(), upstream.token.clone())]);
     let caller: Operator = anew(caller)?;
-    credentials::save(app, &caller, resource.id, NewCredential::new("token", fields)).await.map(drop)
+    let given = NewCredential::new("token", fields);
+    credentials::save(app, &caller, resource.id, Replacing::default(), given).await.map(drop)
 }
 
 async fn bind(app: &App, caller: &Root, found: &Found) -> Result<(), OperationError> {

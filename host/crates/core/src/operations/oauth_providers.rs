@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::change::{Change, changed_at};
 use super::list;
-use super::{Admin, Caller, InputErrors, OperationError, Operator, rules};
+use super::{Admin, Caller, Expected, InputErrors, OperationError, Operator, rules};
 use crate::app::App;
 use crate::credentials::provider::{ConfirmedServer, parse_url, proposed, seal_secret};
 use crate::oauth::challenge::{SCOPES_MAX, is_scope};
@@ -99,9 +99,11 @@ pub async fn update(
     app: &App,
     caller: &Admin,
     id: OauthProviderId,
+    expected: Expected,
     change: OauthProviderChange,
 ) -> Result<OauthProvider, OperationError> {
     let before = provider(app, caller, id).await?;
+    expected.check(before.updated_at)?;
     let mut row = OauthProviderRow { updated_at: changed_at(app, before.updated_at), ..before.clone() };
     if before.server.is_some() {
         let urls = [
@@ -136,14 +138,15 @@ pub async fn update(
         }
         None => {}
     }
-    let change = Change::new("oauth_provider.update", &id).from(&view(before.clone()));
+    let change = Change::new("oauth_provider.update", &id).at(expected).from(&view(before.clone()));
     change.to(&view(row.clone())).update(app, caller, app.store.update_oauth_provider(&row, before.updated_at)).await?;
     Ok(view(row))
 }
 
 /// Deletes an OAuth provider. Tokens that the provider issued are no longer refreshed.
-pub async fn delete(app: &App, caller: &Admin, id: OauthProviderId) -> Result<(), OperationError> {
+pub async fn delete(app: &App, caller: &Admin, id: OauthProviderId, expected: Expected) -> Result<(), OperationError> {
     let before = provider(app, caller, id).await?;
+    expected.check(before.updated_at)?;
     let change = Change::new("oauth_provider.delete", &id).from(&view(before));
     change.delete(app, caller, "OAuth provider", app.store.delete_oauth_provider(caller.workspace, id)).await
 }

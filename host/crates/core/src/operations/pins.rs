@@ -1,9 +1,9 @@
 //! The tools of resources that come from outside: lists them, and records the decisions of admins.
 
 use monstrum_api::pins::{
-    ApprovedDefinition, Discovery, DiscoveryResult, PinDecision, PinDecisions, PinnedTool, PinnedTools,
+    ApprovedDefinition, Discovery, DiscoveryResult, EarlierDecision, PinDecision, PinDecisions, PinnedTool, PinnedTools,
 };
-use monstrum_store::ResourceRow;
+use monstrum_store::{ResourceRow, ResourceToolRow};
 use monstrum_types::{DiscoveryStatus, ResourceId, ResourceTypeId};
 
 use super::change::Change;
@@ -65,9 +65,17 @@ async fn record(
     verdict: Verdict,
     input: PinDecisions,
 ) -> Result<(), OperationError> {
+    let known: Vec<_> =
+        input.tools.iter().map(|decision| (decision.original_name.clone(), decision.was.clone())).collect();
     let choices = choices(input.tools)?;
     let (workspace, id) = (row.workspace_id, row.id);
     let before = app.store.resource_tools(workspace, id).await?;
+    // The rows are written only if they are still those that are compared here.
+    if let Some(index) = known.iter().position(|(name, was)| !is_known(&before, name, was.as_ref())) {
+        return Err(OperationError::conflict(format!(
+            "entry {index}: another request has decided about the tool; nothing was decided; read the tools again"
+        )));
+    }
     let first = app.store.first_discovery(workspace, id).await?;
     let writes = verdict.writes(&choices, before, first, (caller.key, app.clock.now())).map_err(refused)?;
     let (before, after) = pins::recorded(&row.name, &writes);
@@ -77,6 +85,20 @@ async fn record(
     };
     let change = Change::new(what, &id).of_resource(id).from(&before).to(&after);
     change.update(app, caller, app.store.write_resource_tools(workspace, id, &writes)).await
+}
+
+/// Returns whether the earlier decision about a tool is the one that a caller knows.
+fn is_known(rows: &[ResourceToolRow], name: &str, was: Option<&EarlierDecision>) -> bool {
+    let Some(was) = was else { return true };
+    let row = rows.iter().find(|row| remote::written_out(&row.original_name) == name);
+    let approved = row.and_then(|row| row.approved_digest.as_ref().map(|digest| (digest.to_string(), &row.effect)));
+    match (&was.approved_digest, approved) {
+        (None, approved) => approved.is_none(),
+        (Some(_), None) => false,
+        (Some(known), Some((digest, effect))) => {
+            *known == digest && was.effect.as_ref().is_none_or(|was| was == effect)
+        }
+    }
 }
 
 /// Returns the last discovery of a resource, or `None` if the tools of its type do not come from outside.
@@ -152,7 +174,7 @@ fn choices(decisions: Vec<PinDecision>) -> Result<Vec<Choice>, OperationError> {
         return Ok(Vec::new());
     }
     let mut choices = Vec::with_capacity(decisions.len());
-    for (index, PinDecision { original_name, digest, effect }) in decisions.into_iter().enumerate() {
+    for (index, PinDecision { original_name, digest, effect, was: _ }) in decisions.into_iter().enumerate() {
         match digest.parse() {
             Ok(digest) => choices.push(Choice { original_name, digest, effect: effect.unwrap_or_default() }),
             Err(_) => errors.add(format!("/tools/{index}/digest"), "expected the `digest` of the tool"),

@@ -3,7 +3,7 @@
 
 mod touches;
 
-use monstrum_api::plugins::{Approval, Pending, Plugin, PluginDiff, PluginList};
+use monstrum_api::plugins::{Approval, ComparedVersion, Pending, Plugin, PluginDiff, PluginList};
 use monstrum_store::Page;
 use monstrum_types::PluginName;
 
@@ -88,6 +88,7 @@ pub async fn diff(app: &App, _: &Root, name: &str) -> Result<PluginDiff, Operati
     let pending = entry.pending.ok_or_else(|| OperationError::NotFound(ApproveError::NothingPending.to_string()))?;
     let VersionDiff { from, to, grows, narrows, tools } = app.plugins.diff(&pending).await?;
     let touches = touches::touches(app, &pending.plugin.manifest).await?;
+    let to = ComparedVersion { signed_by: app.packages.signer(&pending), ..to };
     Ok(PluginDiff { from, to, grows, narrows, tools, touches })
 }
 

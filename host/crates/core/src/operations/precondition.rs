@@ -33,6 +33,32 @@ impl Expected {
     }
 }
 
+/// What a request may replace that creates an object or replaces it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Replacing {
+    /// A version of the object. With [`Expected::Any`], also nothing.
+    Version(Expected),
+    /// Nothing: the object must not exist.
+    Nothing,
+}
+
+impl Default for Replacing {
+    fn default() -> Self {
+        Replacing::Version(Expected::Any)
+    }
+}
+
+impl Replacing {
+    /// Returns whether the object with this version may be replaced, or created if it has none.
+    pub fn allows(&self, version: Option<UtcMillis>) -> bool {
+        match (self, version) {
+            (Replacing::Nothing, version) => version.is_none(),
+            (Replacing::Version(expected), Some(version)) => expected.check(version).is_ok(),
+            (Replacing::Version(expected), None) => *expected == Expected::Any,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,5 +74,20 @@ mod tests {
             assert!(matches!(refused, Err(OperationError::PreconditionFailed)));
         }
         assert!(matches!(Expected::Any.changed_meanwhile(), OperationError::Conflict(_)));
+    }
+
+    #[test]
+    fn only_what_the_caller_knows_is_replaced() {
+        let version: UtcMillis = "2026-11-21T22:21:49.123Z".parse().unwrap();
+        let of = |versions| Replacing::Version(Expected::OneOf(versions));
+        for (replacing, of_version, of_nothing) in [
+            (Replacing::default(), true, true),
+            (Replacing::Nothing, false, true),
+            (of(vec![version]), true, false),
+            (of(vec![version.plus_ms(1)]), false, false),
+            (of(vec![]), false, false),
+        ] {
+            assert_eq!((replacing.allows(Some(version)), replacing.allows(None)), (of_version, of_nothing));
+        }
     }
 }

@@ -13,7 +13,7 @@ use futures::FutureExt as _;
 use monstrum_api::sandbox_files::File;
 use monstrum_sandbox::{ArchiveLimits, ByteStream, EntryKind, FILE_BYTES_MAX, FileEntry, PATH_BYTES_MAX, WORKSPACE};
 use monstrum_store::SandboxRow;
-use monstrum_types::{BotId, WorkspaceId};
+use monstrum_types::{BotId, Labels, WorkspaceId};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -138,7 +138,12 @@ impl Files<'_> {
         let hashed = content.clone();
         let digest = CONTENTS.run(move || digest(&hashed)).await.map_err(OperationError::internal)?;
         let told = json!({ "path": path, "bytes": content.len(), "digest": digest });
-        let write = async { self.open(row).await?.write(path, content).await.map_err(|error| self.failed(error)) };
+        let write = async {
+            let open = self.open(row).await?;
+            // The host does not know what the content was made of.
+            self.app.sandboxes.add_labels(open.row(), &Labels::ALL).await?;
+            open.write(path, content).await.map_err(|error| self.failed(error))
+        };
         let change = Change::new("sandbox.write", &row.id).of_bot(row.bot_id).to(&told);
         change.record(self.app, self.caller, self.within(write.boxed())).await
     }

@@ -4,17 +4,19 @@
 //! which keys are trusted. If the plugin does not own its resource type, the key must be trusted for the type too. No
 //! option weakens these checks. The signature, the manifest and the file name must contain the same name and version.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use monstrum_guardian::match_glob;
 use monstrum_package::{Archive, ArchiveError, PackageSignature, ResolveError, SignatureError, claimed_by_name};
 use monstrum_store::{Store, StoreError};
-use monstrum_types::PluginName;
+use monstrum_types::{Digest, PluginName};
+use parking_lot::Mutex;
 use semver::Version;
 
 use crate::plugins::folder::MANIFEST;
 use crate::plugins::registry::{Registry, RegistryError};
-use crate::plugins::{InstallError, Installed, Package, Plugins, TrustedTypes};
+use crate::plugins::{InstallError, Installed, Package, Pending, Plugins, TrustedTypes};
 
 /// The maximum number of packages that are unpacked at the same time. The limit bounds the memory for packages. It does
 /// not delay installs, because only one install runs at a time.
@@ -72,12 +74,23 @@ pub struct Packages {
     plugins: Arc<Plugins>,
     registry: Option<Registry>,
     unpacking: tokio::sync::Semaphore,
+    /// The keys that signed the packages whose versions wait. They are kept in memory only: a row of the database could
+    /// be forged, and a person relies on the key.
+    signers: Mutex<BTreeMap<PluginName, Signer>>,
+}
+
+/// The key that signed a package, and the version in the package.
+struct Signer {
+    component: Digest,
+    manifest: Digest,
+    key: String,
 }
 
 impl Packages {
     /// Creates an installer of packages into `plugins`.
     pub fn new(store: Store, plugins: Arc<Plugins>, registry: Option<Registry>) -> Packages {
-        Packages { store, plugins, registry, unpacking: tokio::sync::Semaphore::new(UNPACKED_AT_ONCE) }
+        let unpacking = tokio::sync::Semaphore::new(UNPACKED_AT_ONCE);
+        Packages { store, plugins, registry, unpacking, signers: Mutex::default() }
     }
 
     /// Returns the configured registry.
@@ -89,7 +102,22 @@ impl Packages {
     pub async fn install(&self, upload: Upload, allow_downgrade: bool) -> Result<Installed, PackageError> {
         let _turn = self.unpacking.acquire().await.map_err(|_| PackageError::Interrupted)?;
         let (package, trusted) = self.verified(upload).await?;
-        Ok(self.plugins.install(package, &trusted, allow_downgrade).await?)
+        let installed = self.plugins.install(package, &trusted, allow_downgrade).await?;
+        if let Some(pending) = &installed.entry.pending {
+            let (component, manifest) = (pending.digest().clone(), pending.manifest_digest().clone());
+            let name = pending.plugin.manifest.name.clone();
+            self.signers.lock().insert(name, Signer { component, manifest, key: trusted.key });
+        }
+        Ok(installed)
+    }
+
+    /// Returns the key that signed the package of a version that waits, if this server has installed the package since
+    /// its start.
+    pub fn signer(&self, pending: &Pending) -> Option<String> {
+        let signers = self.signers.lock();
+        let signer = signers.get(&pending.plugin.manifest.name)?;
+        let is_same = signer.component == *pending.digest() && signer.manifest == *pending.manifest_digest();
+        is_same.then(|| signer.key.clone())
     }
 
     /// Installs a version of a plugin from the registry. The default is the newest version that is not a pre-release.

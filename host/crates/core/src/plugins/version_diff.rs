@@ -65,6 +65,7 @@ fn compared(row: &PluginRow) -> ComparedVersion {
         version: row.version.clone(),
         digest: row.component_digest.clone(),
         manifest_digest: row.manifest_digest.clone(),
+        signed_by: None,
     }
 }
 

@@ -77,8 +77,18 @@ pub enum RowKeyError {
 
 /// Adds the row keys to the store. Creates a key for an empty database and seals the database with it. Rejects a
 /// database that contains rows but no key, because an attacker could have removed the key. `signed` is the version in
-/// the newest head of the audit. Older keys are retired, and no row is valid under a retired key.
+/// the newest head of the audit. Older keys are retired, and no row is valid under a retired key. Authenticates rows that an
+/// earlier release has not authenticated, once.
 pub async fn open(store: Store, vault: &Vault, signed: Option<u32>, clock: &dyn Clock) -> Result<Store, RowKeyError> {
+    let store = with_keys(store, vault, signed, clock).await?;
+    let taken = store.take_over_rows().await?;
+    if taken > 0 {
+        tracing::info!(rows = taken, "authenticated the schedules of an earlier release");
+    }
+    Ok(store)
+}
+
+async fn with_keys(store: Store, vault: &Vault, signed: Option<u32>, clock: &dyn Clock) -> Result<Store, RowKeyError> {
     if let Some(keys) = held(&store, vault, signed).await? {
         return Ok(keys.given_to(store));
     }

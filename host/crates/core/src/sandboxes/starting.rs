@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use monstrum_sandbox::{Ensured, Network, SandboxError, SandboxProvider, Spec};
 use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
-use monstrum_types::{BotId, SandboxInstanceId, WorkspaceId};
+use monstrum_types::{BotId, Labels, SandboxInstanceId, WorkspaceId};
 use tokio::time::{Instant, timeout};
 
 use super::activity::Activity;
@@ -216,6 +216,7 @@ impl Sandboxes {
             error: None,
             attempts: 0,
             next_attempt_at: None,
+            labels: Some(Labels::none()),
         })
     }
 

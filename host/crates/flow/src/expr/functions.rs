@@ -266,20 +266,21 @@ impl Patterns {
             return Err(Stop::Budget(message));
         }
         meter.step((text.len() as u64).saturating_mul(MATCH_STEPS))?;
-        let mut known = self.0.borrow_mut();
-        if !known.contains_key(pattern) {
-            meter.step(COMPILE_STEPS)?;
-            let regex = RegexBuilder::new(pattern)
-                .size_limit(COMPILED_BYTES_MAX)
-                .dfa_size_limit(COMPILED_BYTES_MAX * 4)
-                .nest_limit(16)
-                .build()
-                .map_err(|error| match error {
-                    regex::Error::CompiledTooBig(_) => Stop::Budget("the regular expression is too large".to_owned()),
-                    _ => Stop::failed("the text is not a regular expression"),
-                })?;
-            known.insert(pattern.to_owned(), regex);
+        if let Some(regex) = self.0.borrow().get(pattern) {
+            return Ok(regex.is_match(text));
         }
-        Ok(known.get(pattern).is_some_and(|regex| regex.is_match(text)))
+        meter.step(COMPILE_STEPS)?;
+        let regex = RegexBuilder::new(pattern)
+            .size_limit(COMPILED_BYTES_MAX)
+            .dfa_size_limit(COMPILED_BYTES_MAX * 4)
+            .nest_limit(16)
+            .build()
+            .map_err(|error| match error {
+                regex::Error::CompiledTooBig(_) => Stop::Budget("the regular expression is too large".to_owned()),
+                _ => Stop::failed("the text is not a regular expression"),
+            })?;
+        let matches = regex.is_match(text);
+        self.0.borrow_mut().insert(pattern.to_owned(), regex);
+        Ok(matches)
     }
 }

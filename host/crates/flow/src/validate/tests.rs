@@ -34,6 +34,9 @@ fn the_release_workflow_is_read_whole() {
     let StepKind::Approve(approve) = &definition.steps[2].kind else { panic!() };
     assert_eq!((approve.targets.as_slice(), approve.allow_starter), (["announce".to_owned()].as_slice(), false));
     assert_eq!(definition.check_input(&json!({"repo": "o/r", "version": "1"})), Ok(()));
+    let key = |input: serde_json::Value| definition.concurrency_key(&input, None, None);
+    assert_eq!(key(json!({"repo": "o/r"})), Ok(Some("o/r".to_owned())));
+    key(json!({})).unwrap_err();
     let wrong = definition.check_input(&json!({"repo": 1})).unwrap_err();
     assert_eq!(wrong.iter().map(|(pointer, _)| pointer.as_str()).collect::<Vec<_>>(), ["", "/repo"]);
 }
@@ -187,6 +190,10 @@ fn each_rule_refuses() {
         let found = faults(&with(steps));
         assert!(found.iter().any(|fault| fault.contains(message)), "{steps}\n{found:#?}");
     }
+}
+
+#[test]
+fn each_rule_of_the_whole_document_refuses() {
     let top = |rest: &str| format!("workflow: w\nbot: b\nsteps: [{{ id: a, tool: t }}]\n{rest}\n");
     for (rest, message) in [
         ("concurrency: { max: 0 }", "from 1 to 100"),

@@ -10,7 +10,7 @@ use sqlx::sqlite::SqliteArguments;
 use super::{ColumnValue, Row};
 use crate::{
     ApprovalKind, ApprovalStatus, AuditKind, BudgetSubject, DocumentFormat, FlowStatus, OwnedKind, ScheduleRunStatus,
-    StoreError, TaskStatus, TaskStepKind,
+    StoreError, TaskStatus, TaskStepKind, WebhookKind,
 };
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
@@ -149,6 +149,7 @@ conversions! {
     &serde_json::Value: |json| Arg::Text(Some(Cow::Owned(json.to_string()))),
     &Option<serde_json::Value>: |json| Arg::Text(json.as_ref().map(|json| Cow::Owned(json.to_string()))),
     &Labels: |labels| Arg::Text(Some(Cow::Owned(labels.to_string()))),
+    &Option<Labels>: |labels| Arg::Text(labels.as_ref().map(|labels| Cow::Owned(labels.to_string()))),
     &ApprovalKind: |kind| Arg::from(kind.as_str()),
     &ApprovalStatus: |status| Arg::from(status.as_str()),
     &BudgetSubject: |subject| Arg::from(subject.as_str()),
@@ -156,6 +157,7 @@ conversions! {
     &DiscoveryStatus: |status| Arg::from(status.as_str()),
     &KeyKind: |kind| Arg::from(kind.as_str()),
     &PinStatus: |status| Arg::from(status.as_str()),
+    &WebhookKind: |kind| Arg::from(kind.as_str()),
 }
 
 macro_rules! by_reference {
@@ -208,6 +210,7 @@ ids!(
     WakeClaimId,
     BudgetId,
     ReservationId,
+    WebhookId,
     WorkflowId,
     WorkflowVersionId,
     WorkflowTriggerId,
@@ -249,5 +252,6 @@ stored_as_word!(
     PinStatus,
     ScheduleRunStatus,
     TaskStatus,
-    TaskStepKind
+    TaskStepKind,
+    WebhookKind
 );

@@ -14,7 +14,7 @@ use crate::{BindingRow, BotRow, InstanceKeyRow, ResourceRow, RoleRow, Store, Sto
 const NOW: UtcMillis = UtcMillis(1_795_000_000_000);
 
 /// A row key that stores seals unencrypted.
-struct PlainKey;
+pub(super) struct PlainKey;
 
 impl SealsRows for PlainKey {
     fn version(&self) -> u32 {

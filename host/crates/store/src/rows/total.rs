@@ -2,6 +2,11 @@
 
 /// The size of an encoded total: 8 bytes for the number of rows, and 32 bytes for the sum.
 const BYTES: usize = 40;
+/// The number of the set of tables whose rows a total counts. It follows the total in a seal.
+///
+/// The first set did not contain the schedules, and its seals have no number. A table that is new needs no other number,
+/// because it has no rows when it is added.
+const TABLES: u8 = 2;
 
 /// The number of valid rows in a scope, and the sum of their addends modulo 2^256.
 ///
@@ -39,8 +44,9 @@ impl Total {
         }
     }
 
-    pub(crate) fn to_bytes(self) -> [u8; BYTES] {
-        let mut bytes = [0; BYTES];
+    /// Encodes the total for a seal.
+    pub(crate) fn to_bytes(self) -> [u8; BYTES + 1] {
+        let mut bytes = [TABLES; BYTES + 1];
         let numbers = std::iter::once(self.rows).chain(self.sum);
         for (chunk, number) in bytes.chunks_exact_mut(8).zip(numbers) {
             chunk.copy_from_slice(&number.to_be_bytes());
@@ -48,14 +54,27 @@ impl Total {
         bytes
     }
 
-    /// Decodes a total. Returns `None` if the bytes are not an encoded total.
+    /// Decodes the total of a seal. Returns `None` if the bytes are not an encoded total of all tables.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Total> {
+        let (total, tables) = bytes.split_at_checked(BYTES)?;
+        if tables != [TABLES] { None } else { Total::from_first_bytes(total) }
+    }
+
+    /// Decodes the total of a seal that counts the first set of tables.
+    pub(super) fn from_first_bytes(bytes: &[u8]) -> Option<Total> {
         let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
         let mut numbers = bytes.as_chunks::<8>().0.iter().map(|chunk| u64::from_be_bytes(*chunk));
         let rows = numbers.next()?;
         let mut sum = [0; 4];
         sum.iter_mut().zip(numbers).for_each(|(part, number)| *part = number);
         Some(Total { rows, sum })
+    }
+
+    /// Encodes the total for a seal that counts the first set of tables.
+    #[cfg(test)]
+    pub(super) fn to_first_bytes(self) -> [u8; BYTES] {
+        let bytes = self.to_bytes();
+        *bytes.first_chunk().expect("a total is longer")
     }
 }
 
@@ -100,6 +119,9 @@ mod tests {
             addends.iter().rev().for_each(|addend| backwards.add(addend));
             prop_assert_eq!(forwards, backwards);
             prop_assert_eq!(Total::from_bytes(&forwards.to_bytes()), Some(forwards));
+            prop_assert_eq!(Total::from_bytes(&forwards.to_first_bytes()), None);
+            prop_assert_eq!(Total::from_first_bytes(&forwards.to_bytes()), None);
+            prop_assert_eq!(Total::from_first_bytes(&forwards.to_first_bytes()), Some(forwards));
             addends.iter().for_each(|addend| forwards.subtract(addend));
             prop_assert_eq!(forwards, Total::default());
         }

@@ -64,6 +64,8 @@ const REQUEST: &str = "\
     on conflict (key) do update set \
     due_at = case when excluded.due_at < wakes.due_at then excluded.due_at else wakes.due_at end, \
     version = wakes.version + 1";
+const LOCK_OF_TASK: &str = "\
+    update schedules set failures = failures where id = (select schedule_id from schedule_runs where task_id = $1)";
 const END_RUN: &str = "update schedule_runs set status = $2 where task_id = $1 and status = 'running'";
 const END_LAST: &str = "update schedules set last_status = $2 where last_task_id = $1";
 const FAILED: &str = "\
@@ -74,17 +76,14 @@ const COMPLETED: &str = "\
     update schedules set failures = 0 where failures < $2 \
     and id = (select schedule_id from schedule_runs where task_id = $1 and not is_manual)";
 
-/// Records the end of a task that a schedule started, and requests a turn of the schedule.
-pub(crate) async fn end_run(
-    session: &mut Session,
-    task: TaskId,
-    status: TaskStatus,
-    now: UtcMillis,
-) -> Result<(), StoreError> {
-    // The wake comes first, as in the turn of a schedule.
-    if session.run(REQUEST, args![task, now]).await? == 0 {
-        return Ok(());
-    }
+/// Requests a turn of the schedule that started a task, if one did, in the transaction that ends the task.
+pub(crate) async fn request_turn_of(session: &mut Session, task: TaskId, now: UtcMillis) -> Result<bool, StoreError> {
+    Ok(session.run(REQUEST, args![task, now]).await? > 0)
+}
+
+/// Records the end of a task that a schedule started. [`request_turn_of`] comes before, because wakes are locked first.
+pub(crate) async fn end_run(session: &mut Session, task: TaskId, status: TaskStatus) -> Result<(), StoreError> {
+    session.run(LOCK_OF_TASK, args![task]).await?;
     if session.run(END_RUN, args![task, status.as_str()]).await? == 0 {
         return Ok(());
     }

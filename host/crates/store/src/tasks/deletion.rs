@@ -45,9 +45,16 @@ const DELETE: &str = "delete from sessions where workspace_id = $1 and id = $2";
 const LOCK_OF_CONVERSATIONS: &str = "\
     update sessions set used_at = used_at where workspace_id = $1 and ($2 is null or bot_id = $2) and app_id = $3 \
     and ($4 is null or chat_id = $4)";
-const UNENDED_OF_CONVERSATIONS: &str =
-    of_conversations!("select count(*) as value from tasks where ended_at is null and session_id in (select id", ")");
+// A task of a client that keeps the conversation and a task of another bot belong to a conversation, but to no session.
+const UNENDED_OF_CONVERSATIONS: &str = of_conversations!(
+    "select count(*) as value from tasks where workspace_id = $1 and ended_at is null and ((app_id = $3 \
+     and ($2 is null or bot_id = $2) and ($4 is null or chat_id = $4)) or session_id in (select id",
+    "))"
+);
 const DELETE_OF_CONVERSATIONS: &str = of_conversations!("delete", "");
+const DELETE_TASKS_OF_CONVERSATIONS: &str = "\
+    delete from tasks where workspace_id = $1 and ($2 is null or bot_id = $2) and app_id = $3 \
+    and ($4 is null or chat_id = $4) and session_id is null and ended_at is not null";
 // The sandbox of a conversation may have what its tasks have read, so the open session keeps the labels as long.
 const FORGET: &str = "\
     delete from sessions where used_at < $1 and not exists (select 1 from tasks where session_id = sessions.id) \
@@ -75,7 +82,7 @@ impl Store {
         })
     }
 
-    /// Deletes the sessions of conversations with their tasks, and marks the sandboxes of the conversations for deletion.
+    /// Deletes the sessions and tasks of conversations, and marks the sandboxes of the conversations for deletion.
     /// Returns the number of sandboxes, or `None` if a task has not ended: then nothing was deleted.
     pub async fn delete_conversations(
         &self,
@@ -91,6 +98,7 @@ impl Store {
                 return Ok(None);
             }
             session.run(DELETE_OF_CONVERSATIONS, args![workspace, bot, app, chat]).await?;
+            session.run(DELETE_TASKS_OF_CONVERSATIONS, args![workspace, bot, app, chat]).await?;
             let sandboxes = session.mark_sandboxes_of_conversations(workspace, of).await?;
             session.commit().await?;
             Ok(Some(sandboxes))

@@ -142,6 +142,25 @@ impl Store {
         })
     }
 
+    /// Ends the turn of a task that waits for a decision. The next turn is at `look_at`, or when a turn is requested, as the
+    /// decision does.
+    pub async fn park_task(
+        &self,
+        claim: &WakeClaim,
+        id: TaskId,
+        waits_for: &str,
+        look_at: UtcMillis,
+        now: UtcMillis,
+    ) -> Result<AfterTurn, StoreError> {
+        retry!(async {
+            let mut session = self.db.write().await?;
+            let after = end_turn(&mut session, claim, Some(look_at)).await?;
+            session.run(WAIT, args![id, waits_for, now]).await?;
+            session.commit().await?;
+            Ok(after)
+        })
+    }
+
     /// Writes a round that has ended, with the calls that it asks for. Returns `false` if the task has ended or was
     /// deleted.
     pub async fn advance_task(&self, claim: &WakeClaim, progress: &TaskProgress) -> Result<bool, StoreError> {
@@ -183,13 +202,16 @@ impl Store {
         retry!(async {
             let mut session = self.db.write().await?;
             let TaskEnd { task_id, status, code, ended_at, sealed } = end;
+            let is_scheduled = schedules::request_turn_of(&mut session, *task_id, *ended_at).await?;
+            let after = end_turn(&mut session, claim, None).await?;
             used_by(&mut session, *task_id, *ended_at).await?;
             let values = args![*task_id, status.as_str(), code, *ended_at, sealed];
             if session.run(END, values).await? > 0 {
                 event.insert(&mut session).await?;
-                schedules::end_run(&mut session, *task_id, *status, *ended_at).await?;
+                if is_scheduled {
+                    schedules::end_run(&mut session, *task_id, *status).await?;
+                }
             }
-            let after = end_turn(&mut session, claim, None).await?;
             session.commit().await?;
             Ok(after)
         })

@@ -19,7 +19,7 @@ fn digest(number: u32) -> Digest {
     format!("sha256:{number:064x}").parse().unwrap()
 }
 
-fn approval(bot: &BotRow, number: u32) -> ApprovalRow {
+pub(crate) fn approval(bot: &BotRow, number: u32) -> ApprovalRow {
     ApprovalRow {
         id: ApprovalId::new(),
         workspace_id: bot.workspace_id,
@@ -58,14 +58,14 @@ async fn bot(store: &Store, workspace: WorkspaceId, name: &str) -> BotRow {
     bot
 }
 
-async fn asked(store: &Store, row: &ApprovalRow) -> ApprovalRow {
+pub(crate) async fn asked(store: &Store, row: &ApprovalRow) -> ApprovalRow {
     match store.ask_approval(row, "sealed", MAX).await.unwrap() {
         AskedApproval::New(row) => row,
         other => panic!("{other:?}"),
     }
 }
 
-async fn decided(store: &Store, row: &ApprovalRow, decision: ApprovalDecision) -> Option<ApprovalRow> {
+pub(crate) async fn decided(store: &Store, row: &ApprovalRow, decision: ApprovalDecision) -> Option<ApprovalRow> {
     store.decide_approval(row, decision, KeyId::new(), Some("note"), LATER).await.unwrap()
 }
 

@@ -25,7 +25,10 @@ pub(crate) use crate::rotated::{
     a_rotation_of_the_row_key_can_stop_after_every_scope, an_unverified_scope_is_not_rotated,
     rows_under_a_retired_row_key_are_rejected,
 };
+pub(crate) use crate::sandboxes::a_sandbox_without_its_labels_is_rejected;
+pub(crate) use crate::schedules::an_edited_or_restored_schedule_is_rejected;
 pub(crate) use crate::usage::unreadable_reservations_do_not_hide_others;
+pub(crate) use crate::webhooks::an_edited_or_restored_webhook_is_rejected;
 pub(crate) use crate::workflows::an_edited_or_restored_workflow_is_rejected;
 
 /// Another program with write access to the database. Its statements must be valid in both SQLite and PostgreSQL.
@@ -76,7 +79,7 @@ pub(crate) async fn forged_rows_do_not_end_a_list(store: &Store, intruder: &mut 
     assert!(forged.iter().all(|id| *id < honest.id));
     assert!(store.insert_sandbox(&honest).await.unwrap());
     let columns = "workspace_id, bot_id, provider, app_id, user_id, node, status, last_active_at, created_at, attempts, \
-                   network, mac";
+                   network, labels, mac";
     for id in &forged {
         intruder
             .run(format!(
@@ -286,8 +289,8 @@ pub(crate) async fn every_change_updates_the_seals(store: &Store, _: &mut impl I
 
 /// The lists in the code contain every table and column of the database.
 pub(crate) async fn every_column_is_listed_as_covered_or_left_out(_: &Store, intruder: &mut impl Intruder) {
-    // Tables without MACs: counters, sealed responses, sealed outputs of commands, sealed tasks and schedules, sealed keys, the audit log (which has a
-    // separate chain), the seals, and the list of changed rows (which is verified against the seals).
+    // Tables without MACs: counters, sealed responses, sealed outputs of commands, sealed tasks, firings, sealed keys, the
+    // audit log (which has a separate chain), the seals, and the list of changed rows (which is verified against the seals).
     const NEITHER: [&str; 20] = [
         "settings",
         "wakes",
@@ -301,8 +304,8 @@ pub(crate) async fn every_column_is_listed_as_covered_or_left_out(_: &Store, int
         "sessions",
         "tasks",
         "task_steps",
-        "schedules",
         "schedule_runs",
+        "webhook_receipts",
         "instance_keys",
         "audit_events",
         "audit_rows",

@@ -33,6 +33,7 @@ mod support;
 mod tasks;
 mod usage;
 mod wakes;
+mod webhooks;
 mod workflows;
 
 /// Defines test cases with an intruder, which can execute arbitrary SQL on the database.
@@ -88,6 +89,9 @@ intrusions! {
     a_forged_grant_is_ignored,
     an_edited_or_restored_tool_serves_nothing,
     an_edited_or_restored_budget_is_rejected,
+    an_edited_or_restored_schedule_is_rejected,
+    a_sandbox_without_its_labels_is_rejected,
+    an_edited_or_restored_webhook_is_rejected,
     an_edited_or_restored_workflow_is_rejected,
     unreadable_reservations_do_not_hide_others,
     a_deleted_first_discovery_is_detected,
@@ -149,6 +153,13 @@ cases! {
         budgets_are_written_read_as_changes_and_deleted,
         the_budget_of_a_bot_is_written_with_its_row_and_deleted_with_it,
         budgets_belong_to_their_workspace,
+    }
+    webhooks {
+        webhooks_are_written_read_as_changes_and_deleted,
+        webhooks_belong_to_their_workspace_and_are_deleted_with_their_bot,
+        a_repeated_request_makes_one_event,
+        of_requests_at_once_one_makes_an_event,
+        secrets_of_webhooks_are_sealed_records,
     }
     resource_tools {
         tools_are_written_read_as_changes_and_deleted_with_their_resource,
@@ -231,6 +242,7 @@ cases! {
         a_sandbox_never_outlives_its_bot_unmarked,
         a_host_finds_its_sandboxes,
         lost_sandboxes_differ_from_those_in_error,
+        labels_of_a_sandbox_only_grow,
     }
     tasks {
         a_session_runs_one_task_at_a_time,
@@ -243,6 +255,9 @@ cases! {
         the_claim_of_a_new_task_follows_the_clock_for_wakes,
         a_session_is_deleted_with_the_sandbox_that_no_open_session_uses,
         conversations_are_deleted_unless_a_task_of_them_runs,
+        tasks_without_a_session_are_deleted_with_their_conversation,
+        each_write_of_a_turn_changes_the_state_of_its_task,
+        a_decision_wakes_the_tasks_that_wait_for_it,
     }
     schedules {
         schedules_are_inserted_changed_listed_and_deleted,
@@ -251,6 +266,7 @@ cases! {
         the_end_of_a_task_counts_for_its_schedule,
         a_firing_waits_starts_or_fails,
         a_person_fires_beside_the_planned_times,
+        a_change_keeps_what_firings_have_written,
     }
     workflows {
         workflows_are_inserted_changed_listed_and_deleted,

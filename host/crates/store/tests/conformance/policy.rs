@@ -111,6 +111,12 @@ pub(crate) async fn credentials_are_inserted_updated_and_deleted(store: &Store) 
         !store.update_credential(&first, &first.sealed, crate::rows::NOW).await.unwrap(),
         "the replaced credential no longer exists"
     );
+    // A credential is replaced only if the stored one is the expected one.
+    let other = rows::credential(&resource);
+    let is_first = |stored: Option<&CredentialRow>| stored.is_some_and(|stored| stored.id == first.id);
+    assert!(!store.put_credential_if(&other, is_first).await.unwrap());
+    assert!(!store.put_credential_if(&other, |stored| stored.is_none()).await.unwrap());
+    assert_eq!(store.credential(workspace, resource.id).await.unwrap().as_ref(), Some(&second));
     let stood = second.sealed.clone();
 
     second.auth_method = "basic".to_owned();

@@ -2,6 +2,7 @@
 
 mod faults;
 mod load;
+mod locks;
 mod tls;
 
 use std::sync::OnceLock;

@@ -4,9 +4,10 @@ use monstrum_store::{
     BotRow, ConversationFilter, Page, RunningSandboxes, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus,
     Store, StoreError,
 };
-use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
+use monstrum_types::{BotId, Labels, SandboxInstanceId, UtcMillis, WorkspaceId};
 use serde_json::json;
 
+use crate::authentic::Intruder;
 use crate::rows::{self, NOW, default_workspace, other_workspace};
 
 const LATER: UtcMillis = UtcMillis(NOW.0 + 1000);
@@ -33,6 +34,7 @@ pub(crate) fn sandbox(bot: &BotRow, chat: &str) -> SandboxRow {
         error: Some("it was busy".to_owned()),
         attempts: 3,
         next_attempt_at: Some(NOW.plus_ms(7)),
+        labels: Some(["mail".to_owned()].into_iter().collect()),
     }
 }
 
@@ -375,4 +377,34 @@ pub(crate) async fn a_host_finds_its_sandboxes(store: &Store) {
     assert_eq!(running(busy.id).await, of_bot(3));
     store.release_sandboxes_of_node("node-1").await.unwrap();
     assert_eq!(reread(store, &busy).await, busy, "the lease of a sandbox without a node may belong to another host");
+}
+
+pub(crate) async fn labels_of_a_sandbox_only_grow(store: &Store) {
+    let bot = bot(store, default_workspace(store).await, "b").await;
+    let [fresh, older] = [Some(Labels::none()), None];
+    let fresh = inserted(store, SandboxRow { labels: fresh, ..sandbox(&bot, "a") }).await;
+    let older = inserted(store, SandboxRow { labels: older, ..sandbox(&bot, "b") }).await;
+    assert!(older.known_labels().is_all(), "nothing is known of a sandbox of an earlier release");
+    let labels = |name: &str| -> Labels { [name.to_owned()].into_iter().collect() };
+    for (name, expected) in [("mail", "mail"), ("web", "mail web"), ("mail", "mail web")] {
+        store.add_sandbox_labels(&fresh, &labels(name)).await.unwrap();
+        assert_eq!(reread(store, &fresh).await.known_labels().to_string(), expected);
+    }
+    store.add_sandbox_labels(&fresh, &Labels::ALL).await.unwrap();
+    store.add_sandbox_labels(&fresh, &labels("mail")).await.unwrap();
+    assert!(reread(store, &fresh).await.known_labels().is_all());
+    store.add_sandbox_labels(&older, &labels("mail")).await.unwrap();
+    assert!(reread(store, &older).await.known_labels().is_all());
+    assert_eq!(crate::authentic::problems(store).await, Vec::<String>::new());
+}
+
+pub(crate) async fn a_sandbox_without_its_labels_is_rejected(store: &Store, intruder: &mut impl Intruder) {
+    let bot = bot(store, default_workspace(store).await, "b").await;
+    let row = inserted(store, sandbox(&bot, "a")).await;
+    for edit in ["''", "null", "'other'"] {
+        intruder.run(format!("update sandbox_instances set labels = {edit}")).await;
+        assert_eq!(store.sandbox(row.workspace_id, row.id).await.unwrap(), None, "{edit}");
+    }
+    intruder.run("update sandbox_instances set labels = 'mail'".to_owned()).await;
+    assert_eq!(reread(store, &row).await, row);
 }

@@ -2,13 +2,14 @@
 
 use monstrum_store::{
     AfterTurn, BotRow, EventRow, FiredSchedule, InsertedSchedule, NewSession, NewWake, Page, ScheduleFiring,
-    ScheduleRow, ScheduleRun, ScheduleRunStatus, ScheduledTask, SchedulesMax, SealedColumn, SessionRow, Store,
-    StoreError, TaskEnd, TaskRow, TaskStatus, TasksMax, WakeClaim,
+    ScheduleRow, ScheduleRun, ScheduleRunStatus, ScheduleUpdate, ScheduledTask, SchedulesMax, SealedColumn, SessionRow,
+    Store, StoreError, TaskEnd, TaskFilter, TaskRow, TaskStatus, TasksMax, WakeClaim,
 };
 use monstrum_types::{
     Clock as _, EventId, Labels, ScheduleId, SessionId, SystemClock, UtcMillis, WakeClaimId, WakeKey, WakeKind,
 };
 
+use crate::authentic::{Intruder, problems, refused, unverified};
 use crate::rows::{self, NOW, default_workspace, other_workspace};
 use crate::tasks;
 
@@ -17,13 +18,13 @@ const TASKS_MAX: TasksMax = TasksMax { of_workspace: 3, of_tree: None };
 /// The end of time for these tests: no wake of a schedule is due before.
 const LATER: UtcMillis = UtcMillis(4_102_444_800_000);
 
-async fn bot(store: &Store, name: &str) -> BotRow {
+pub(crate) async fn bot(store: &Store, name: &str) -> BotRow {
     let row = rows::bot(default_workspace(store).await, name);
     store.insert_bot(&row).await.unwrap();
     row
 }
 
-fn schedule(bot: &BotRow, name: &str) -> ScheduleRow {
+pub(crate) fn schedule(bot: &BotRow, name: &str) -> ScheduleRow {
     ScheduleRow {
         id: ScheduleId::new(),
         workspace_id: bot.workspace_id,
@@ -46,11 +47,11 @@ fn wake(schedule: &ScheduleRow) -> NewWake {
     NewWake { key, workspace_id: schedule.workspace_id, due_at: UtcMillis(0), claim: None }
 }
 
-async fn inserted(store: &Store, schedule: &ScheduleRow) -> InsertedSchedule {
+pub(crate) async fn inserted(store: &Store, schedule: &ScheduleRow) -> InsertedSchedule {
     store.insert_schedule(schedule, Some(&wake(schedule)), MAX).await.unwrap()
 }
 
-async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
+pub(crate) async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
     let wakes = [(key.clone(), LATER, WakeClaimId::new())];
     store.claim_wakes("node", &wakes, SystemClock.now()).await.unwrap().remove(0)
 }
@@ -76,7 +77,7 @@ fn event(bot: &BotRow, event_type: &str) -> EventRow {
     }
 }
 
-fn task(bot: &BotRow) -> ScheduledTask {
+pub(crate) fn task(bot: &BotRow) -> ScheduledTask {
     let session_id = SessionId::new();
     let row = TaskRow { key_id: None, created_at: NOW, ..tasks::task(bot, session_id) };
     let id = row.id;
@@ -103,21 +104,42 @@ fn run(planned_at: UtcMillis, status: ScheduleRunStatus, task: Option<&Scheduled
 }
 
 /// A turn that starts a task for the planned time of the schedule.
-fn firing<'a>(schedule: &'a ScheduleRow, task: &'a ScheduledTask) -> ScheduleFiring<'a> {
+pub(crate) fn firing<'a>(schedule: &'a ScheduleRow, task: &'a ScheduledTask) -> ScheduleFiring<'a> {
     let runs = vec![run(schedule.next_at.unwrap(), ScheduleRunStatus::Running, Some(task))];
     ScheduleFiring { schedule, next_at: Some(LATER), wake_at: Some(LATER), runs, task: Some(task) }
 }
 
-async fn fire(store: &Store, firing: &ScheduleFiring<'_>) -> FiredSchedule {
+pub(crate) async fn fire(store: &Store, firing: &ScheduleFiring<'_>) -> FiredSchedule {
     let claim = claim(store, &wake(firing.schedule).key).await;
     store.fire_schedule(&claim, firing, TASKS_MAX).await.unwrap()
 }
 
+/// Changes a schedule that was last changed at `before`. With `next_at`, the schedule is enabled again.
+pub(crate) async fn update(
+    store: &Store,
+    row: &ScheduleRow,
+    before: UtcMillis,
+    next_at: Option<UtcMillis>,
+) -> Option<ScheduleRow> {
+    let next_at = next_at.map(Some);
+    let update = ScheduleUpdate { row, before, next_at, is_resumed: next_at.is_some() };
+    store.update_schedule(&update, &wake(row)).await.unwrap()
+}
+
 async fn end(store: &Store, bot: &BotRow, task: &ScheduledTask, status: TaskStatus) {
     let claim = claim(store, &task.wake.key).await;
+    end_by(store, &claim, bot, (task, status)).await;
+}
+
+pub(crate) async fn end_by(
+    store: &Store,
+    claim: &WakeClaim,
+    bot: &BotRow,
+    (task, status): (&ScheduledTask, TaskStatus),
+) {
     let end =
         TaskEnd { task_id: task.row.id, status, code: None, ended_at: SystemClock.now(), sealed: "end".to_owned() };
-    store.end_task(&claim, &end, &event(bot, "task.completed")).await.unwrap();
+    store.end_task(claim, &end, &event(bot, "task.completed")).await.unwrap();
 }
 
 pub(crate) async fn schedules_are_inserted_changed_listed_and_deleted(store: &Store) {
@@ -137,9 +159,9 @@ pub(crate) async fn schedules_are_inserted_changed_listed_and_deleted(store: &St
     assert!(!store.delete_schedule(foreign, first.id, NOW).await.unwrap());
 
     let updated_at = NOW.plus_ms(1);
-    let changed = ScheduleRow { name: "z".to_owned(), next_at: None, failures: 2, updated_at, ..first.clone() };
-    assert!(store.update_schedule(&changed, NOW, &wake(&changed)).await.unwrap());
-    assert!(!store.update_schedule(&changed, NOW, &wake(&changed)).await.unwrap(), "another version");
+    let changed = ScheduleRow { name: "z".to_owned(), updated_at, sealed: "other".to_owned(), ..first.clone() };
+    assert_eq!(update(store, &changed, NOW, None).await, Some(changed.clone()));
+    assert_eq!(update(store, &changed, NOW, None).await, None, "another version");
     assert_eq!(read(store, &first).await, changed);
     assert_eq!(store.count_sealed(SealedColumn::Schedules).await.unwrap(), 3);
     let sealed = store.sealed_records(SealedColumn::Schedules, None, 10).await.unwrap().records;
@@ -167,13 +189,17 @@ pub(crate) async fn a_planned_time_fires_once(store: &Store) {
         (Some(first.row.id), Some(ScheduleRunStatus::Running))
     );
     assert_eq!(store.running_schedule(schedule.id, 10).await.unwrap().tasks, 1);
+    for (of, expected) in [(schedule.id, vec![first.row.id]), (ScheduleId::new(), Vec::new())] {
+        let filter = TaskFilter { schedule: Some(of), ..TaskFilter::default() };
+        let listed = store.tasks(bot.workspace_id, filter, &Page::first(10)).await.unwrap().items;
+        assert_eq!(listed.iter().map(|task| task.id).collect::<Vec<_>>(), expected);
+    }
     // A host that has read the schedule before writes nothing.
     assert_eq!(fire(store, &firing(&schedule, &second)).await, FiredSchedule::Changed);
     // Neither does a time that another program has set back.
     let back = ScheduleRow { next_at: Some(NOW), updated_at: NOW.plus_ms(1), ..read_again };
-    let claimed = wake(&back);
     store.drop_claims("node").await.unwrap();
-    assert!(store.update_schedule(&back, NOW, &claimed).await.unwrap());
+    assert!(update(store, &back, NOW, Some(NOW)).await.is_some());
     let again = fire(store, &firing(&back, &second)).await;
     assert!(matches!(again, FiredSchedule::Fired { has_task: false, .. }), "{again:?}");
     assert_eq!(store.task(bot.workspace_id, second.row.id).await.unwrap(), None);
@@ -217,6 +243,14 @@ pub(crate) async fn the_end_of_a_task_counts_for_its_schedule(store: &Store) {
         // The end has requested a turn of the schedule.
         let due = store.due_wakes(60_000, None, 10, SystemClock.now()).await.unwrap().0;
         assert!(due.iter().any(|due| due.key == wake(&schedule).key), "{due:?}");
+    }
+    let failed = ScheduleRow { failures: ScheduleRow::FAILURES_MAX, ..read(store, &schedule).await };
+    for (failures, expected) in [(ScheduleRow::FAILURES_MAX - 1, 0), (ScheduleRow::FAILURES_MAX, 1)] {
+        let row = ScheduleRow { failures, ..failed.clone() };
+        assert!(store.update_schedule(&row, row.updated_at, &wake(&row)).await.unwrap());
+        assert_eq!(store.paused_schedules(bot.workspace_id, 10).await.unwrap().len(), expected);
+        let foreign = other_workspace(store).await;
+        assert_eq!(store.paused_schedules(foreign, 10).await.unwrap(), []);
     }
     assert_eq!(store.forget_schedule_runs(NOW).await.unwrap(), 0);
     assert_eq!(store.forget_schedule_runs(NOW.plus_ms(1)).await.unwrap(), 3);
@@ -265,4 +299,89 @@ pub(crate) async fn a_person_fires_beside_the_planned_times(store: &Store) {
     let old = ScheduleRow { updated_at: NOW.plus_ms(9), ..schedule };
     let changed = store.fire_schedule_now(&old, &manual, &task, TASKS_MAX).await.unwrap();
     assert_eq!(changed, FiredSchedule::Changed);
+}
+
+/// A turn of the schedule has run between the read and the write of the change.
+pub(crate) async fn a_change_keeps_what_firings_have_written(store: &Store) {
+    let bot = bot(store, "one").await;
+    let read_before = schedule(&bot, "hourly");
+    inserted(store, &read_before).await;
+    let failed = run(NOW, ScheduleRunStatus::Failed, None);
+    let firing = ScheduleFiring {
+        schedule: &read_before,
+        next_at: Some(LATER),
+        wake_at: Some(LATER),
+        runs: vec![failed],
+        task: None,
+    };
+    fire(store, &firing).await;
+    let renamed = ScheduleRow { name: "z".to_owned(), updated_at: NOW.plus_ms(1), ..read_before };
+    let after = update(store, &renamed, NOW, None).await.unwrap();
+    assert_eq!((after.name.as_str(), after.next_at, after.failures), ("z", Some(LATER), 1));
+    let resumed = ScheduleRow { updated_at: NOW.plus_ms(2), ..renamed };
+    let after = update(store, &resumed, NOW.plus_ms(1), Some(NOW.plus_ms(9))).await.unwrap();
+    assert_eq!((after.next_at, after.failures), (Some(NOW.plus_ms(9)), 0));
+}
+
+/// A schedule that another program writes, edits or restores is not read or makes its workspace unverified.
+pub(crate) async fn an_edited_or_restored_schedule_is_rejected(store: &Store, intruder: &mut impl Intruder) {
+    let bot = bot(store, "one").await;
+    let row = schedule(&bot, "hourly");
+    inserted(store, &row).await;
+    store.snapshot().await.unwrap();
+    assert!(store.is_verified_schedule(&row).unwrap());
+    let forged = ScheduleId::new();
+    intruder
+        .run(format!(
+            "insert into schedules (id, workspace_id, bot_id, name, next_at, failures, created_at, updated_at, sealed, mac) \
+             select '{forged}', workspace_id, bot_id, 'copy', 0, 0, created_at, updated_at, sealed, mac from schedules"
+        ))
+        .await;
+    assert_eq!(store.schedule(row.workspace_id, forged).await.unwrap(), None);
+    assert!(store.stored_schedule(row.workspace_id, forged).await.unwrap().is_some());
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!((refused(&snapshot), unverified(&snapshot)), (vec![format!("schedules/{forged}")], Vec::new()));
+    assert!(store.delete_schedule(row.workspace_id, forged, NOW).await.unwrap(), "a forged row can be deleted");
+    // Firings change these columns.
+    intruder.run("update schedules set next_at = 1, failures = 3, last_status = 'failed'".to_owned()).await;
+    assert_eq!(problems(store).await, Vec::<String>::new());
+    assert!(store.is_verified_schedule(&read(store, &row).await).unwrap());
+
+    intruder.run("create table old_schedules as select * from schedules".to_owned()).await;
+    for edit in ["name = 'z'", "created_at = 1", "updated_at = 1", "mac = null"] {
+        intruder.run(format!("update schedules set {edit}")).await;
+        assert_eq!(store.schedule(row.workspace_id, row.id).await.unwrap(), None, "{edit}");
+        let snapshot = store.snapshot().await.unwrap();
+        assert_eq!(refused(&snapshot), [format!("schedules/{}", row.id)], "{edit}");
+        assert_eq!(unverified(&snapshot).len(), 1, "{edit}");
+        restored(store, intruder).await;
+    }
+    let changed = ScheduleRow { name: "z".to_owned(), updated_at: NOW.plus_ms(1), ..row.clone() };
+    assert!(update(store, &changed, NOW, None).await.is_some());
+    store.snapshot().await.unwrap();
+    for (what, is_deleted) in [("an older version", false), ("a deleted schedule", true)] {
+        if is_deleted {
+            assert!(store.delete_schedule(row.workspace_id, row.id, NOW.plus_ms(1)).await.unwrap());
+            store.snapshot().await.unwrap();
+        }
+        intruder.run("create table new_schedules as select * from schedules".to_owned()).await;
+        restored(store, intruder).await;
+        let found = read(store, &row).await;
+        assert_eq!(found.name, "hourly", "the MAC of {what} is valid");
+        assert!(!store.is_verified_schedule(&found).unwrap(), "{what}");
+        assert_eq!(unverified(&store.snapshot().await.unwrap()).len(), 1, "{what}");
+        intruder.run("delete from schedules".to_owned()).await;
+        intruder.run("insert into schedules select * from new_schedules".to_owned()).await;
+        intruder.run("drop table new_schedules".to_owned()).await;
+        assert_eq!(problems(store).await, Vec::<String>::new(), "{what}");
+        store.snapshot().await.unwrap();
+    }
+    intruder.run("drop table old_schedules".to_owned()).await;
+}
+
+/// Puts the kept rows back.
+async fn restored(store: &Store, intruder: &mut impl Intruder) {
+    intruder.run("delete from schedules".to_owned()).await;
+    intruder.run("insert into schedules select * from old_schedules".to_owned()).await;
+    store.verify_rows().await.unwrap();
 }

@@ -3,15 +3,16 @@
 use std::collections::HashSet;
 
 use monstrum_store::{
-    AuditKind, BotRow, DeletedSessions, EndedStep, EventRow, InsertedTask, NewClaim, NewSession, NewWake, Page,
-    SandboxRow, SandboxStatus, SealedColumn, SessionFilter, SessionRow, Store, StoreError, TaskEnd, TaskFilter,
-    TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow, TasksMax, WakeClaim,
+    AfterTurn, ApprovalDecision, ApprovalRow, AuditKind, BotRow, DeletedSessions, EndedStep, EventRow, InsertedTask,
+    NewClaim, NewSession, NewWake, Page, SandboxRow, SandboxStatus, SealedColumn, SessionFilter, SessionRow, Store,
+    StoreError, TaskEnd, TaskFilter, TaskProgress, TaskRow, TaskStatus, TaskStepKind, TaskStepRow, TasksMax, WakeClaim,
 };
 use monstrum_types::{
     Clock as _, EventId, KeyId, Labels, RequestId, SessionId, SystemClock, TaskId, UtcMillis, WakeClaimId, WakeKey,
     WakeKind,
 };
 
+use crate::approvals;
 use crate::rows::{self, AppendRows as _, NOW, default_workspace, other_workspace};
 use crate::sandboxes::{of_app, sandbox};
 
@@ -83,6 +84,8 @@ pub(super) fn task(bot: &BotRow, session_id: SessionId) -> TaskRow {
         waited_ms: 0,
         labels: Labels::none(),
         sealed: "sealed".to_owned(),
+        app_id: None,
+        chat_id: None,
     }
 }
 
@@ -451,4 +454,113 @@ pub(crate) async fn conversations_are_deleted_unless_a_task_of_them_runs(store: 
     assert_eq!(delete(None, None).await, Some(1));
     assert!(!exists(&other).await && is_deleting(store, &of_b).await);
     assert_eq!(store.task(workspace, running.id).await.unwrap(), None);
+}
+
+/// A task of a client that keeps the conversation, and a task of another bot, have no session.
+pub(crate) async fn tasks_without_a_session_are_deleted_with_their_conversation(store: &Store) {
+    let (one, two) = (bot(store, "one").await, bot(store, "two").await);
+    let workspace = one.workspace_id;
+    let of_chat = |bot: &BotRow, chat: Option<&str>| TaskRow {
+        session_id: None,
+        app_id: chat.map(|_| "app".to_owned()),
+        chat_id: chat.map(str::to_owned),
+        ..task(bot, SessionId::new())
+    };
+    let delete = async |bot, chat| store.delete_conversations(workspace, of_app(bot, chat)).await.unwrap();
+    let exists = async |task: &TaskRow| store.task(workspace, task.id).await.unwrap().is_some();
+    let [first, below, of_none] = [of_chat(&one, Some("a")), of_chat(&two, Some("a")), of_chat(&one, None)];
+    for task in [&first, &below, &of_none] {
+        assert_eq!(inserted(store, task, None).await, InsertedTask::Inserted);
+        assert_eq!(store.task(workspace, task.id).await.unwrap().as_ref(), Some(task));
+    }
+    assert_eq!(delete(None, Some("a")).await, None, "both run");
+    run_to_end(store, &first, &one, NOW).await;
+    assert_eq!(delete(None, Some("a")).await, None, "the task of the other bot runs");
+    assert_eq!(delete(None, None).await, None);
+    assert_eq!(delete(None, Some("b")).await, Some(0), "another conversation");
+    assert!(exists(&first).await && exists(&below).await);
+    assert_eq!(delete(Some(one.id), Some("a")).await, Some(0));
+    assert!(!exists(&first).await && exists(&below).await, "the tasks of the caller's bot");
+    run_to_end(store, &below, &two, NOW).await;
+    assert_eq!(delete(None, None).await, Some(0));
+    assert!(!exists(&below).await && exists(&of_none).await);
+}
+
+/// Listeners read a task again only if its state has changed, so each write that they can see changes it.
+pub(crate) async fn each_write_of_a_turn_changes_the_state_of_its_task(store: &Store) {
+    let bot = bot(store, "one").await;
+    let new = session(&bot, "chat");
+    let task = task(&bot, new.row.id);
+    inserted(store, &task, Some(&new)).await;
+    let mut seen = Vec::new();
+    let mut changes = async |what: &str| {
+        let state = store.task_state(task.workspace_id, task.id).await.unwrap().unwrap();
+        assert!(!seen.contains(&state), "{what}");
+        seen.push(state);
+    };
+    changes("the beginning").await;
+    let claim = claim(store, &task).await;
+    store.begin_task_turn(&claim, task.id, NOW).await.unwrap().unwrap();
+    changes("a turn").await;
+    let steps = vec![step(&task, 1, TaskStepKind::Round), step(&task, 2, TaskStepKind::Call)];
+    let progress = TaskProgress { task_id: task.id, input_tokens: 0, output_tokens: 0, labels: None, steps };
+    assert!(store.advance_task(&claim, &progress).await.unwrap());
+    changes("a round").await;
+    store.set_task_waiting(&claim, task.id, Some("approval/1"), NOW).await.unwrap();
+    changes("a wait").await;
+    store.set_task_waiting(&claim, task.id, Some("approval/2"), NOW).await.unwrap();
+    changes("another wait").await;
+    let ended = EndedStep {
+        task_id: task.id,
+        sequence: 2,
+        wake: claim.key.clone(),
+        claim: claim.id,
+        status: "success".to_owned(),
+        ended_at: NOW,
+        sealed: "end".to_owned(),
+    };
+    store.end_task_steps(&[ended]).await.unwrap();
+    changes("the end of a call").await;
+    assert!(store.cancel_task(task.workspace_id, task.id, NOW).await.unwrap());
+    changes("a cancellation").await;
+    store.end_task(&claim, &end(&task), &event(&bot, "task.completed")).await.unwrap();
+    changes("the end").await;
+    assert_eq!(store.task_state(other_workspace(store).await, task.id).await.unwrap(), None);
+}
+
+/// One task has asked, and another one waits for the same approval. A third one waits for nothing.
+pub(crate) async fn a_decision_wakes_the_tasks_that_wait_for_it(store: &Store) {
+    let bot = bot(store, "one").await;
+    let tasks = [(); 3].map(|()| TaskRow { session_id: None, ..task(&bot, SessionId::new()) });
+    let far = now().plus_ms(3_600_000);
+    let row = approvals::approval(&bot, 1);
+    let row = ApprovalRow { asked_task: Some(tasks[0].id.to_string()), expires_at: far, created_at: now(), ..row };
+    let asked = approvals::asked(store, &row).await;
+    for (task, waits_for) in tasks.iter().zip(["approval/other", &format!("approval/{}", asked.id), "approval/other"]) {
+        inserted(store, task, None).await;
+        let claim = claim(store, task).await;
+        store.begin_task_turn(&claim, task.id, NOW).await.unwrap().unwrap();
+        let after = store.park_task(&claim, task.id, waits_for, far, NOW.plus_ms(1)).await.unwrap();
+        assert_eq!(after, AfterTurn::Due(far));
+        let state = store.task_state(task.workspace_id, task.id).await.unwrap().unwrap();
+        assert_eq!((state.status, state.waiting_for.as_deref()), (TaskStatus::Waiting, Some(waits_for)));
+    }
+    assert_eq!(store.due_wakes(0, None, 9, now()).await.unwrap().0, []);
+    assert!(approvals::decided(store, &asked, ApprovalDecision::Deny).await.is_some());
+    let mut due: Vec<WakeKey> =
+        store.due_wakes(0, None, 9, now()).await.unwrap().0.into_iter().map(|due| due.key).collect();
+    due.sort();
+    let mut expected = [wake(&tasks[0]).key, wake(&tasks[1]).key];
+    expected.sort();
+    assert_eq!(due, expected);
+    // The time of the wait does not count.
+    let claim = claim(store, &tasks[0]).await;
+    let row = store.begin_task_turn(&claim, tasks[0].id, NOW.plus_ms(3_600_001)).await.unwrap().unwrap();
+    assert_eq!((row.status, row.waited_ms), (TaskStatus::Running, 3_600_000));
+    // A decision that comes before the end of the turn is not lost.
+    let other = ApprovalRow { asked_task: Some(tasks[0].id.to_string()), ..approvals::approval(&bot, 2) };
+    let other = approvals::asked(store, &other).await;
+    assert!(approvals::decided(store, &other, ApprovalDecision::Approve).await.is_some());
+    let after = store.park_task(&claim, tasks[0].id, "approval/other", far, NOW.plus_ms(3_600_002)).await.unwrap();
+    assert_eq!(after, AfterTurn::Again);
 }

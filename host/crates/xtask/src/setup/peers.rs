@@ -1,5 +1,5 @@
-//! Installs programs that the tests talk to, from PyPI and npm: the OAuth server, the MCP clients and servers, and the MCP
-//! conformance suite. Their versions are pinned, in files of `tests/`.
+//! Installs programs that the tests talk to, from PyPI and npm: the OAuth server, the MCP clients and servers, the
+//! clients of the OpenAI API, and the MCP conformance suite. Their versions are pinned, in files of `tests/`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -60,6 +60,31 @@ pub(crate) fn mcp_clients(repository: &Repository) -> Result<()> {
     // The servers use the packages that are installed for the clients.
     let servers = Peer { source: repository.path("tests/mcp-servers"), folder: peer.folder };
     ["loopback.mjs", "server.mjs", "server.py"].iter().try_for_each(|file| servers.copy(file))
+}
+
+/// Installs libraries that speak the OpenAI API, with their packages, in `target/openai-clients`, if they are missing or
+/// have another version. They run on the Node.js of the OAuth server, which must be installed first, and on the system's
+/// Python.
+pub(crate) fn openai_clients(repository: &Repository) -> Result<()> {
+    let peer = Peer::of(repository, "openai-clients");
+    let python = ask(Command::new("python3").arg("--version")).unwrap_or_default();
+    let files = [NPM_FILES[0], NPM_FILES[1], REQUIREMENTS];
+    peer.installed_for(&python, &files, || {
+        pip(&peer.folder.join("python"), &["--requirement", REQUIREMENTS])?;
+        npm_ci(&peer.folder, &repository.target("oauth-server"))
+    })
+    .context("the OpenAI clients of the tests cannot be installed; they need python3 (3.10 or later), PyPI and npm")?;
+    ["clients.mjs", "clients.py"].iter().try_for_each(|file| peer.copy(file))
+}
+
+/// Installs the proxy of litellm in `target/litellm-proxy`, if it is missing or has another version. It needs the packages of
+/// the clients of the OpenAI API, which must be installed first.
+pub(crate) fn litellm_proxy(repository: &Repository) -> Result<()> {
+    let peer = Peer::of(repository, "litellm-proxy");
+    let python = ask(Command::new("python3").arg("--version")).unwrap_or_default();
+    peer.installed_for(&python, &[REQUIREMENTS], || pip(&peer.folder.join("python"), &["--requirement", REQUIREMENTS]))
+        .context("the proxy of litellm cannot be installed; it needs python3 (3.10 or later) and PyPI")?;
+    ["config.yaml", "proxy.py"].iter().try_for_each(|file| peer.copy(file))
 }
 
 /// Installs the MCP conformance suite in `target/mcp-conformance`, if it is missing or has another version. It runs on

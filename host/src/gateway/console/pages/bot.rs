@@ -16,6 +16,7 @@ use crate::gateway::console::schema::{self, Input};
 use crate::gateway::console::text::Text;
 use crate::gateway::console::visit::Visit;
 use crate::gateway::console::why::{self, Check};
+use crate::gateway::console::words::Words;
 
 /// The head of each page of a bot.
 #[derive(Deserialize)]
@@ -320,9 +321,27 @@ pub(in crate::gateway::console) async fn make_change(visit: Visit, Path((_, id))
         // Another request has changed an object since the page was shown. The page shows the change as it is now.
         return show_change(&visit, bot, &ask, StatusCode::CONFLICT).await;
     }
-    why::save(&visit.client, &edits).await?;
-    let back = with_query(&bot.base, &[("tool", &ask.tool), ("params", &ask.params)]);
-    Ok(visit.done(visit.words().text("why.changed").to_owned(), &back).await)
+    let asked = [("tool", ask.tool.as_str()), ("params", ask.params.as_str())];
+    match why::save(&visit.client, &edits).await {
+        Ok(()) => Ok(visit.done(visit.words().text("why.changed").to_owned(), &with_query(&bot.base, &asked)).await),
+        Err(unsaved) if unsaved.saved.is_empty() => Err(unsaved.failure),
+        // The page of the change shows the objects as they are now, and what is left to change.
+        Err(unsaved) => {
+            let rest = with_query(&format!("{}/change", bot.base), &asked);
+            Ok(visit.refused(partly(visit.words(), &unsaved), &rest).await)
+        }
+    }
+}
+
+/// Returns what was saved of a change and what was not, in words.
+fn partly(words: &Words, unsaved: &why::Unsaved<'_>) -> String {
+    let saved = unsaved.saved.iter().map(|edit| edit.named(words)).collect::<Vec<_>>().join(", ");
+    let reason = match unsaved.failure.refusal() {
+        Some(refusal) if refusal.status == 412 => words.text("error.changed.title").to_owned(),
+        Some(refusal) => Text::from(refusal.detail.as_str()).to_string(),
+        None => words.text("error.no_answer.text").to_owned(),
+    };
+    words.filled("why.partly", &[&saved, &unsaved.refused.named(words), &reason])
 }
 
 #[derive(Template)]

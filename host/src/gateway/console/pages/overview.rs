@@ -41,6 +41,7 @@ impl Item {
             "plugin" => frame.to(&format!("plugins/{id}")),
             "credential" => frame.to(&format!("resources/{id}")),
             "budget" => frame.to(&format!("bots/{id}/budget")),
+            "schedule" => frame.to(&format!("schedules/{id}")),
             _ => frame.to("overview"),
         }
     }
@@ -49,7 +50,7 @@ impl Item {
     fn class(&self) -> &'static str {
         match self.kind.as_str() {
             "approval" => "waiting",
-            "sandbox" => "error",
+            "sandbox" | "schedule" => "error",
             _ => "denied",
         }
     }

@@ -1,6 +1,7 @@
 //! The plugins: what is loaded, what failed, and the versions that wait for approval.
 
 mod diff;
+mod registry;
 
 use askama::Template;
 use axum::extract::{Path, Query};
@@ -10,10 +11,11 @@ use serde_json::{Value, json};
 
 use crate::gateway::console::client::{Conditions, Failure, segment, with_query};
 use crate::gateway::console::page::{self, Frame, Page};
-use crate::gateway::console::pages::bots::ListQuery;
 use crate::gateway::console::text::Text;
 use crate::gateway::console::visit::Visit;
 use diff::Diff;
+use registry::Registry;
+pub(in crate::gateway::console) use registry::install;
 
 /// The manual about the installation of plugins.
 const GUIDE: &str = "https://github.com/MonstrumAI/monstrum/blob/main/docs/packages.md";
@@ -79,19 +81,44 @@ struct ListPage {
     folder: Option<Text>,
     guide: &'static str,
     next: Option<String>,
+    /// What the registry has, for keys that install plugins from it. Absent if no registry is configured.
+    registry: Option<Registry>,
+    /// What went wrong with an installation.
+    errors: Vec<(Text, Text)>,
+}
+
+/// What the list shows.
+#[derive(Default, Deserialize)]
+pub(in crate::gateway::console) struct ListQuery {
+    #[serde(default)]
+    cursor: String,
+    /// What is searched in the registry.
+    #[serde(default)]
+    q: String,
+    /// The position in the list of the registry.
+    #[serde(default)]
+    from: String,
 }
 
 /// Shows the plugins.
 pub(in crate::gateway::console) async fn list(visit: Visit, Query(query): Query<ListQuery>) -> Page {
+    show_list(&visit, query, Vec::new(), StatusCode::OK).await
+}
+
+async fn show_list(visit: &Visit, query: ListQuery, errors: Vec<(Text, Text)>, status: StatusCode) -> Page {
     let path = with_query("/api/plugins", &[("limit", "50"), ("cursor", &query.cursor)]);
-    let (frame, list) =
-        tokio::join!(visit.frame("plugins", visit.words().text("nav.plugins")), visit.client.get::<Plugins>(&path));
+    let (frame, list, registry) = tokio::join!(
+        visit.frame("plugins", visit.words().text("nav.plugins")),
+        visit.client.get::<Plugins>(&path),
+        registry::read(visit, &query),
+    );
     let Plugins { items, next_cursor } = list?;
     let next = next_cursor.map(|cursor| with_query(&visit.to("plugins"), &[("cursor", &cursor)]));
     // A path of the server is for those who run it.
     let dir = visit.console.app.plugins.dir();
     let folder = visit.may("plugins_install").then(|| Text::from(dir.display().to_string()));
-    Ok(page::render(&ListPage { frame, plugins: items, folder, guide: GUIDE, next }))
+    let page = ListPage { frame, plugins: items, folder, guide: GUIDE, next, registry, errors };
+    Ok(page::render_as(status, &page))
 }
 
 #[derive(Template)]

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::gateway::console::client::{Failure, Versioned, segment, with_query};
+use crate::gateway::console::fields::of_one_field;
 use crate::gateway::console::form::Fields;
 use crate::gateway::console::gates::{self, GateForm};
 use crate::gateway::console::page::{self, Frame, Page};
@@ -196,7 +197,7 @@ async fn submit(visit: &Visit, mut page: FormPage, method: Method, path: &str) -
     match visit.client.act(method, path, Some(&body), visit.conditions()).await {
         Ok(()) => Ok(visit.done(visit.words().text("frame.saved").to_owned(), &page.back).await),
         Err(Failure::Refused(refusal)) if matches!(refusal.status, 409 | 412 | 422) => {
-            page.errors = refusal.told();
+            page.errors = of_one_field(refusal.told(), "/scope_constraints");
             if refusal.status == 412 {
                 page.version = current;
                 page.errors = vec![(Text::default(), visit.words().text("form.version_changed").into())];

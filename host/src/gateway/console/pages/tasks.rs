@@ -125,24 +125,36 @@ pub(in crate::gateway::console) struct Filter {
     #[serde(default)]
     session_id: String,
     #[serde(default)]
+    schedule_id: String,
+    #[serde(default)]
     cursor: String,
 }
 
 impl Filter {
-    fn parameters(&self) -> [(&'static str, &str); 3] {
-        [("bot_id", &self.bot_id), ("status", &self.status), ("session_id", &self.session_id)]
+    /// Returns the filter for the tasks that a schedule has started.
+    fn of_schedule(id: &str) -> Filter {
+        Filter { schedule_id: id.to_owned(), ..Filter::default() }
     }
 
-    fn is_set(&self) -> bool {
+    fn parameters(&self) -> [(&'static str, &str); 4] {
+        [
+            ("bot_id", &self.bot_id),
+            ("status", &self.status),
+            ("session_id", &self.session_id),
+            ("schedule_id", &self.schedule_id),
+        ]
+    }
+
+    pub(super) fn is_set(&self) -> bool {
         self.parameters().iter().any(|(_, value)| !value.is_empty())
     }
 }
 
 /// A page of tasks.
-struct Tasks {
-    items: Vec<Task>,
+pub(super) struct Tasks {
+    pub items: Vec<Task>,
     bots: Vec<Named>,
-    filter: Filter,
+    pub filter: Filter,
     statuses: [&'static str; 6],
     /// The path of the list.
     page: String,
@@ -151,7 +163,7 @@ struct Tasks {
 }
 
 impl Tasks {
-    fn bot_name(&self, id: &str) -> Text {
+    pub(super) fn bot_name(&self, id: &str) -> Text {
         name_of(&self.bots, id)
     }
 }
@@ -168,6 +180,14 @@ pub(super) async fn bots(visit: &Visit) -> Vec<Named> {
         items: Vec<Named>,
     }
     visit.client.get::<Bots>("/api/bots?limit=200").await.map(|bots| bots.items).unwrap_or_default()
+}
+
+/// Reads the tasks of a schedule. Returns them with the path of the next page.
+pub(super) async fn of_schedule(visit: &Visit, id: &str) -> Result<(Tasks, Option<String>), Failure> {
+    let (mut list, next) = tasks(visit, Filter::of_schedule(id), visit.to("tasks")).await?;
+    // A schedule without tasks is not a filter that matches none.
+    list.filter.schedule_id.clear();
+    Ok((list, next))
 }
 
 /// Reads the tasks that a filter selects, for the list with this path. Returns them with the path of the next page.
@@ -226,7 +246,7 @@ pub(in crate::gateway::console) async fn of_bot(
     Query(filter): Query<Filter>,
 ) -> Page {
     let bot = bot::read_head(&visit, &id).await?;
-    let filter = Filter { bot_id: bot.id.clone(), session_id: String::new(), ..filter };
+    let filter = Filter { bot_id: bot.id.clone(), session_id: String::new(), schedule_id: String::new(), ..filter };
     let title = bot.name.to_string();
     let page = format!("{}/tasks", bot.base);
     let (frame, list) = tokio::join!(visit.frame("bots", &title), tasks(&visit, filter, page));

@@ -9,7 +9,7 @@ use futures::stream;
 use monstrum_agent::{AnswerEvent, Answering};
 use serde_json::{Value, json};
 
-use super::{Head, finish_reason, usage};
+use super::{Head, finish_reason, tool_calls, usage};
 use crate::gateway::http::streams::StreamPlace;
 use crate::gateway::openai::errors::OpenAiError;
 use crate::gateway::openai::{Answered, events};
@@ -48,11 +48,21 @@ impl Chunks {
                 return None;
             }
             match self.answering.next().await {
+                // Text before an answer with a form is no part of it, and only the end tells which text is the answer.
+                Ok(Some(AnswerEvent::Text(_))) if self.head.has_form => {}
                 Ok(Some(AnswerEvent::Text(text))) => self.push(&json!({ "content": text }), None),
                 Ok(Some(AnswerEvent::End(answer))) => match OpenAiError::of_task(&answer) {
                     Some(error) => self.fail(&error),
                     None => {
-                        self.push(&json!({}), Some(finish_reason(answer.is_cut)));
+                        let text = answer.shown_text(self.head.has_form);
+                        if self.head.has_form && !text.is_empty() {
+                            self.push(&json!({ "content": text }), None);
+                        }
+                        for (index, mut call) in tool_calls(&answer).into_iter().enumerate() {
+                            call["index"] = json!(index);
+                            self.push(&json!({ "tool_calls": [call] }), None);
+                        }
+                        self.push(&json!({}), Some(finish_reason(&answer)));
                         if self.with_usage {
                             let mut last = self.chunk(&json!([]));
                             last["usage"] = usage(answer.task.usage);

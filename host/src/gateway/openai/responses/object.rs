@@ -1,15 +1,22 @@
 //! A response as OpenAI shows it.
 
 use monstrum_agent::Answer;
+use monstrum_agent::client_tools::{ClientCall, ClientTools};
 use monstrum_agent::requests::{RequestContent, ResponseContent};
 use monstrum_api::tasks::{Task, TokenUsage};
+use monstrum_llm::ToolChoice;
 use serde_json::{Value, json};
 
-use super::{MESSAGE, RESPONSE};
+use super::{FUNCTION_CALL, MESSAGE, RESPONSE};
 use crate::gateway::openai::errors::OpenAiError;
+use crate::gateway::openai::tools;
 
 /// What a response says about its request.
-pub(super) struct About(Value);
+pub(super) struct About {
+    about: Value,
+    /// Whether the answer has a form, so that only the last text is its text.
+    pub(super) has_form: bool,
+}
 
 /// How far a response is.
 pub(super) enum Progress<'a> {
@@ -23,25 +30,30 @@ pub(super) enum Progress<'a> {
 impl About {
     pub(super) fn new(request: &RequestContent, response: &ResponseContent) -> About {
         let options = &request.options;
+        let (tools, choice) = match &request.client_tools {
+            None => (json!([]), json!("auto")),
+            Some(tools) => (tools::shown(tools), choice_of(tools, options.tool_choice)),
+        };
         let format = options.response_format.as_ref().map_or_else(|| json!({ "type": "text" }), format_of_response);
-        About(json!({
+        let about = json!({
             "object": "response",
             "background": false,
             "instructions": request.instructions,
             "max_output_tokens": request.output_tokens,
             "model": response.model,
-            "parallel_tool_calls": true,
+            "parallel_tool_calls": options.parallel_tool_calls != Some(false),
             "previous_response_id": response.previous.map(|id| format!("{RESPONSE}{id}")),
             "reasoning": { "effort": options.reasoning_effort, "summary": null },
             "store": response.is_stored,
             "temperature": options.temperature,
             "text": { "format": format },
-            "tool_choice": "auto",
-            "tools": [],
+            "tool_choice": choice,
+            "tools": tools,
             "top_p": options.top_p,
             "truncation": "disabled",
             "metadata": response.metadata,
-        }))
+        });
+        About { about, has_form: request.has_form() }
     }
 
     /// Returns the response of a task, as far as it is.
@@ -55,7 +67,7 @@ impl About {
     }
 
     pub(super) fn shown(&self, task: &Task, progress: &Progress<'_>) -> Value {
-        let mut shown = self.0.clone();
+        let mut shown = self.about.clone();
         shown["id"] = json!(format!("{RESPONSE}{}", task.id));
         shown["created_at"] = json!(task.created_at.0 / 1000);
         let (status, output) = match progress {
@@ -64,7 +76,7 @@ impl About {
             Progress::Cancelled => ("cancelled", json!([])),
             Progress::Ended(answer) => {
                 let status = if answer.is_cut { "incomplete" } else { "completed" };
-                (status, json!([message(task, Some(&answer.text), status)]))
+                (status, Value::Array(self.output(answer, status)))
             }
         };
         (shown["status"], shown["output"]) = (json!(status), output);
@@ -80,6 +92,35 @@ impl About {
             Progress::Runs | Progress::Failed(_) | Progress::Cancelled => (Value::Null, Value::Null),
         };
         shown
+    }
+
+    /// Returns what an answer consists of: its message, and the calls that the client is to run.
+    fn output(&self, answer: &Answer, status: &str) -> Vec<Value> {
+        let text = answer.shown_text(self.has_form);
+        let has_message = !text.is_empty() || answer.client_calls.is_empty();
+        let message = has_message.then(|| message(&answer.task, Some(text), status));
+        let calls = answer.client_calls.iter().map(|call| function_call(call, Some(&call.arguments)));
+        message.into_iter().chain(calls).collect()
+    }
+}
+
+/// Returns a call that the client is to run, with its arguments if they are known.
+pub(super) fn function_call(call: &ClientCall, arguments: Option<&str>) -> Value {
+    json!({
+        "type": "function_call",
+        "id": format!("{FUNCTION_CALL}{}", call.id.parts()),
+        "call_id": call.id.to_string(),
+        "name": call.name,
+        "arguments": arguments.unwrap_or_default(),
+        "status": if arguments.is_some() { "completed" } else { "in_progress" },
+    })
+}
+
+/// Returns how the model could use the tools of a client.
+fn choice_of(tools: &ClientTools, choice: Option<ToolChoice>) -> Value {
+    match (tools.tools.as_slice(), choice) {
+        ([tool], _) if tools.are_alone => json!({ "type": "function", "name": tool.name }),
+        (_, choice) => json!(choice.unwrap_or(ToolChoice::Auto)),
     }
 }
 

@@ -6,11 +6,12 @@ use std::convert::Infallible;
 use axum::response::Response;
 use axum::response::sse::Event;
 use futures::stream;
+use monstrum_agent::client_tools::ClientCall;
 use monstrum_agent::{Answer, AnswerEvent, Answering};
 use monstrum_api::tasks::Task;
 use serde_json::{Value, json};
 
-use super::object::{About, Progress, message, message_id, part};
+use super::object::{About, Progress, function_call, message, message_id, part};
 use crate::gateway::http::streams::StreamPlace;
 use crate::gateway::openai::errors::OpenAiError;
 use crate::gateway::openai::{Answered, events};
@@ -52,6 +53,8 @@ impl Events {
                 return None;
             }
             match self.answering.next().await {
+                // Text before an answer with a form is no part of it, and only the end tells which text is the answer.
+                Ok(Some(AnswerEvent::Text(_))) if self.about.has_form => {}
                 Ok(Some(AnswerEvent::Text(text))) => self.add(&text),
                 Ok(Some(AnswerEvent::End(answer))) => match OpenAiError::of_task(&answer) {
                     Some(error) => self.fail(&error),
@@ -99,9 +102,43 @@ impl Events {
     }
 
     fn end(&mut self, answer: &Answer) {
-        self.begin();
-        let (text, status) =
-            (self.text.take().unwrap_or_default(), if answer.is_cut { "incomplete" } else { "completed" });
+        let text = answer.shown_text(self.about.has_form);
+        if self.about.has_form && !text.is_empty() {
+            self.add(text);
+        }
+        if answer.client_calls.is_empty() {
+            self.begin();
+        }
+        let status = if answer.is_cut { "incomplete" } else { "completed" };
+        let first_call = u64::from(self.text.is_some());
+        self.end_message(status);
+        for (index, call) in (first_call..).zip(&answer.client_calls) {
+            self.call(index, call);
+        }
+        let response = self.about.shown(&answer.task, &Progress::Ended(answer));
+        let name = if answer.is_cut { "response.incomplete" } else { "response.completed" };
+        self.push(name, json!({ "response": response }));
+        self.is_over = true;
+    }
+
+    /// Adds a call that the client is to run.
+    fn call(&mut self, index: u64, call: &ClientCall) {
+        let item = function_call(call, None);
+        self.push("response.output_item.added", json!({ "output_index": index, "item": item }));
+        let place = json!({ "item_id": item["id"], "output_index": index });
+        let mut event = place.clone();
+        event["delta"] = json!(call.arguments);
+        self.push("response.function_call_arguments.delta", event);
+        let mut event = place;
+        (event["arguments"], event["name"]) = (json!(call.arguments), json!(call.name));
+        self.push("response.function_call_arguments.done", event);
+        let item = function_call(call, Some(&call.arguments));
+        self.push("response.output_item.done", json!({ "output_index": index, "item": item }));
+    }
+
+    /// Ends the message, if it has begun.
+    fn end_message(&mut self, status: &str) {
+        let Some(text) = self.text.take() else { return };
         let mut event = self.place();
         (event["text"], event["logprobs"]) = (json!(text), json!([]));
         self.push("response.output_text.done", event);
@@ -110,10 +147,6 @@ impl Events {
         self.push("response.content_part.done", event);
         let item = message(&self.task, Some(&text), status);
         self.push("response.output_item.done", json!({ "output_index": 0, "item": item }));
-        let response = self.about.shown(&answer.task, &Progress::Ended(answer));
-        let name = if answer.is_cut { "response.incomplete" } else { "response.completed" };
-        self.push(name, json!({ "response": response }));
-        self.is_over = true;
     }
 
     fn fail(&mut self, error: &OpenAiError) {

@@ -288,7 +288,7 @@ fn request<'a>(
         tool_schema: model.tool_schema,
         tool_choice: options.tool_choice,
         // Servers that do not know the field reject it, so it is sent only to forbid.
-        parallel_tool_calls: (!model.parallel_tools).then_some(false),
+        parallel_tool_calls: (!model.parallel_tools || options.parallel_tool_calls == Some(false)).then_some(false),
         temperature: options.temperature,
         top_p: options.top_p,
         stop: &options.stop,

@@ -6,7 +6,7 @@
 pub mod import;
 mod output;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +15,8 @@ use monstrum_guardian::Permit;
 use monstrum_sandbox::{
     ByteStream, EXEC_TIMEOUT_DEFAULT, ExecOutput, ExecRequest, FILE_BYTES_MAX, SandboxError, Termination, WORKSPACE,
 };
-use monstrum_types::{CallOutcome, Code, InputError, JsonText, Status, with_causes};
+use monstrum_store::SandboxRow;
+use monstrum_types::{CallOutcome, Code, InputError, JsonText, Labels, Status, with_causes};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -65,15 +66,17 @@ pub async fn run(
 ) -> CallOutcome {
     let ran = async {
         let Execution { call, target, secrets, entry, .. } = *execution;
-        let machine = Machine { call, plugin: &target.plugin, permit, entry };
-        match permit.tool() {
+        let machine = Machine { call, plugin: &target.plugin, permit, entry, opened: OnceLock::new() };
+        let ran = match permit.tool() {
             SHELL => machine.exec(sandboxes, outputs, secrets).await,
             LIST_FILES => machine.list(sandboxes).await,
             READ_FILE => machine.read(sandboxes).await,
             WRITE_FILE => machine.write(sandboxes).await,
             // This branch runs only if a declared tool has no implementation.
             _ => Err(Box::new(CallOutcome::error(Code::Unavailable, "this server cannot run the tool"))),
-        }
+        };
+        machine.has_read(sandboxes).await;
+        ran
     };
     ran.await.unwrap_or_else(|refusal: Box<CallOutcome>| *refusal)
 }
@@ -87,6 +90,8 @@ struct Machine<'a> {
     plugin: &'a Plugin,
     permit: &'a Permit,
     entry: &'a Entry,
+    /// The sandbox, once it is open.
+    opened: OnceLock<SandboxRow>,
 }
 
 impl Machine<'_> {
@@ -229,7 +234,17 @@ impl Machine<'_> {
         };
         let opened = sandboxes.of_conversation(self.permit.workspace(), bot, &of);
         match tokio::time::timeout(START_MAX, opened).await {
-            Ok(Ok(open)) => Ok(open),
+            Ok(Ok(open)) => {
+                let may_write = matches!(self.permit.tool(), SHELL | WRITE_FILE);
+                if may_write {
+                    // The labels come first, so that a reader of what the call writes has them.
+                    let labels = self.call.labels().carried().clone().with(&self.call.labels().of_results());
+                    sandboxes.add_labels(open.row(), &labels).await.map_err(|error| self.failed(error.into()))?;
+                }
+                // The cell is empty, because a call opens its sandbox once.
+                drop(self.opened.set(open.row().clone()));
+                Ok(open)
+            }
             // The server has no room for another sandbox. This error cannot occur after the command has started.
             Ok(Err(AccessError::Provider(SandboxError::Exhausted(message)))) => {
                 Err(Box::new(CallOutcome::error(Code::Busy, message)))
@@ -237,6 +252,17 @@ impl Machine<'_> {
             Ok(Err(error)) => Err(self.failed(error)),
             Err(_) => Err(self.failed(SandboxError::unavailable("the sandbox did not start in time").into())),
         }
+    }
+
+    /// Gives the labels of what was written to the sandbox to the call. They are read after the call has read the sandbox,
+    /// because others can have written to it in the meantime.
+    async fn has_read(&self, sandboxes: &Sandboxes) {
+        let Some(row) = self.opened.get().filter(|_| !self.call.labels().carried().is_all()) else { return };
+        let labels = sandboxes.labels(row).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "cannot read the labels of a sandbox, so it counts as having every label");
+            Labels::ALL
+        });
+        self.call.labels().has_read(&labels);
     }
 
     fn conversation(&self) -> Refused<Conversation> {

@@ -20,6 +20,8 @@ pub(super) struct Compared {
     pub version: Text,
     pub digest: Text,
     pub manifest_digest: Text,
+    #[serde(default)]
+    pub signed_by: Option<Text>,
 }
 
 #[derive(Deserialize)]
