@@ -42,4 +42,5 @@ mod tenancy;
 mod upgrade;
 mod vault;
 mod webhooks;
+mod workflows;
 mod world;

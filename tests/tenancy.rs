@@ -15,6 +15,7 @@ use crate::http::wakes::plant_wakes;
 use crate::http::{made, send, workspace};
 use crate::sandbox::plant;
 use crate::tasks::{ended, give_model};
+use crate::workflows::definition;
 use crate::world::{World, text};
 
 /// Collections that do not belong to a tenant. Their answers are also searched for the data of the other tenant.
@@ -78,7 +79,13 @@ impl Tenant {
         let schedule = made(&admin, "/api/schedules", &schedule).await?;
         let webhook = json!({ "name": marker, "event": marker, "bot_id": bot, "verify": { "kind": "token" } });
         let webhook = made(&admin, "/api/webhooks", &webhook).await?;
+        let definition = json!({ "definition": format!("# {marker}\n{}", definition(NAME, &bot)) });
+        let workflow = made(&admin, "/api/workflows", &definition).await?;
+        let trigger = json!({ "event_pattern": format!("custom.{marker}"), "instruction": marker });
+        let trigger = made(&admin, &format!("/api/workflows/{workflow}/triggers"), &trigger).await?;
         let ids = BTreeMap::from([
+            ("workflows", workflow),
+            ("trigger_id", trigger),
             ("workspaces", text(&workspace["id"]).to_owned()),
             ("keys", operator_id),
             ("bots", bot),
@@ -110,6 +117,7 @@ impl Tenant {
         let mut path = template.replace("{tool}", "test_echo_run").replace("{name}", "test-echo");
         path = path.replace("{binding_id}", self.id("binding_id")).replace("{request_id}", self.id("request_id"));
         path = path.replace("{chat_id}", &format!("{NAME}?app_id={NAME}")).replace("{app_id}", NAME);
+        path = path.replace("{trigger_id}", self.id("trigger_id")).replace("{version}", "1");
         let id = match collection {
             "resource-types" => "test-echo",
             // For a collection without an id here, the path uses an id of this tenant that the other tenant must not
@@ -137,6 +145,7 @@ impl Tenant {
             "/api/schedules",
             "/api/webhooks",
             "/api/wakes",
+            "/api/workflows",
             "/api/budgets",
             "/api/usage",
             "/api/export",
@@ -186,6 +195,10 @@ fn body(method: &str, template: &str, own: &Tenant) -> Option<Value> {
         }
         ("PATCH", "/api/bots/{id}/resources/{binding_id}") => Some(json!({ "enabled": false })),
         ("PATCH", "/api/oauth/providers/{id}") => Some(json!({ "scopes": ["taken"] })),
+        ("PATCH", "/api/workflows/{id}" | "/api/workflows/{id}/triggers/{trigger_id}") => {
+            Some(json!({ "enabled": false }))
+        }
+        ("POST", "/api/workflows/{id}/triggers") => Some(json!({ "event_pattern": "*" })),
         ("PATCH", _) => Some(json!({ "name": "taken" })),
         ("POST", "/api/resources/{id}/oauth/confirm") => Some(json!({ "digest": "sha256:0" })),
         ("POST", "/api/sandboxes/{id}/exec") => Some(json!({ "command": "true" })),
@@ -247,6 +260,8 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
     let binding = format!("{bindings}/{}", own.id("binding_id"));
     let foreign_binding = format!("{bindings}/{}", other.id("binding_id"));
     let [theirs, role, resource] = ["bots", "roles", "resources"].map(|of| other.id(of));
+    let triggers = format!("/api/workflows/{}/triggers", own.id("workflows"));
+    let foreign_trigger = format!("{triggers}/{}", other.id("trigger_id"));
     let response = format!("resp_{}", other.id("tasks"));
     let attempts = [
         (Method::POST, "/api/keys", json!({ "name": "stolen", "kind": "bot", "bot_id": theirs })),
@@ -264,6 +279,11 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
             "/api/schedules",
             json!({ "name": "stolen", "bot_id": theirs, "instruction": "x", "every_s": 3600, "enabled": false }),
         ),
+        (Method::POST, "/api/workflows", json!({ "definition": definition("stolen", theirs) })),
+        (Method::POST, "/api/workflows/validate", json!({ "definition": definition("stolen", theirs) })),
+        (Method::POST, &triggers, json!({ "event_pattern": "*", "from": [theirs] })),
+        (Method::PATCH, &foreign_trigger, json!({ "enabled": false })),
+        (Method::DELETE, &foreign_trigger, Value::Null),
         (
             Method::POST,
             "/api/webhooks",
@@ -307,6 +327,9 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         format!("/api/webhooks?cursor={}", other.id("webhooks")),
         format!("/api/sandboxes?cursor={}", "019a0000-0000-7000-8000-000000000000"),
         "/api/wakes?cursor=event/0".to_owned(),
+        format!("/api/workflows?bot_id={theirs}"),
+        format!("/api/workflows?cursor={}", "fffa0000-0000-7000-8000-000000000000"),
+        format!("{triggers}?cursor={}", "fffa0000-0000-7000-8000-000000000000"),
     ];
     for path in &queries {
         for (kind, api) in own.keys() {

@@ -277,7 +277,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Subscription(subscription) => subscription.run(&options).await,
             Command::Delivery(delivery) => delivery.run(&options).await,
             Command::Webhook(webhook) => webhook.run(&options).await,
-            Command::Workflow(workflow) => workflow.run(&options),
+            Command::Workflow(workflow) => workflow.run(&options).await,
             Command::Session(session) => session.run(&options).await,
             Command::Approval(approval) => approval.run(&options).await,
             Command::Mcp(mcp) => mcp.run(&options).await,

@@ -47,6 +47,7 @@ mod trust;
 mod wakes;
 mod webhooks;
 mod welcome;
+mod workflows;
 mod workspaces;
 
 use std::sync::Arc;
@@ -108,6 +109,7 @@ impl Creating {
         let by_admin = new().routes(routes!(roles::create)).routes(routes!(bindings::create));
         let by_operator = new().routes(routes!(resources::create)).routes(routes!(bots::create));
         let by_operator = by_operator.routes(routes!(schedules::create)).routes(routes!(schedules::fire));
+        let by_operator = by_operator.routes(routes!(workflows::create)).routes(routes!(workflows::create_trigger));
         Creating {
             by_root: idempotency::describe(by_root),
             by_admin: idempotency::describe(by_admin),
@@ -222,8 +224,8 @@ fn others() -> OpenApiRouter<HttpState> {
         .merge(work())
 }
 
-/// Returns the routes of the work of bots: tasks, schedules, sessions, approvals and webhooks, and the doors of clients and
-/// agents.
+/// Returns the routes of the work of bots: tasks, schedules, workflows, sessions, approvals and webhooks, and the doors of
+/// clients and agents.
 fn work() -> OpenApiRouter<HttpState> {
     OpenApiRouter::default()
         .routes(routes!(tasks::list))
@@ -234,6 +236,13 @@ fn work() -> OpenApiRouter<HttpState> {
         .routes(routes!(schedules::list))
         .routes(routes!(schedules::show, schedules::update, schedules::delete))
         .routes(routes!(schedules::preview))
+        .routes(routes!(workflows::list))
+        .routes(routes!(workflows::validate))
+        .routes(routes!(workflows::show, workflows::update, workflows::delete))
+        .routes(routes!(workflows::versions))
+        .routes(routes!(workflows::version))
+        .routes(routes!(workflows::triggers))
+        .routes(routes!(workflows::update_trigger, workflows::delete_trigger))
         .routes(routes!(sessions::list))
         .routes(routes!(sessions::show, sessions::delete))
         .routes(routes!(sessions::messages))

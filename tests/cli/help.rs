@@ -121,6 +121,18 @@ const COMMANDS: &str = "
     webhook rotate
     webhook delete
     workflow validate
+    workflow apply
+    workflow list
+    workflow show
+    workflow versions
+    workflow enable
+    workflow disable
+    workflow delete
+    workflow trigger add
+    workflow trigger list
+    workflow trigger enable
+    workflow trigger disable
+    workflow trigger delete
     session list
     session show
     session delete
@@ -160,7 +172,7 @@ async fn every_command_helps() -> Result<()> {
       subscription  Give bots tasks when events happen
       delivery      List the deliveries of events, and repeat those that are dead
       webhook       Let systems outside make events
-      workflow      Check definitions of workflows
+      workflow      Check, save and show workflows: documents with steps that bots run
       session       List, show and delete the conversations of bots
       approval      Decide about calls that wait for a person
       mcp           Decide about tools of MCP servers and remote agents

@@ -1,6 +1,7 @@
 //! Access control: every route of the API description, requested with every kind of key. The table is the policy. A
 //! route that is not in the table fails the test.
 
+mod agents;
 mod may;
 mod unknown;
 mod unread;
@@ -17,6 +18,7 @@ use support::{Api, FakeLlm, LlmReply, Server, TOKEN};
 use crate::http::{Answers, made, send, workspace};
 use crate::sandbox::plant;
 use crate::tasks::{ended, give_model};
+use crate::workflows::new_workflow;
 use crate::world::{World, text};
 
 /// A world that creates new objects for each request, one for every object that a route can name.
@@ -161,6 +163,7 @@ impl Fresh {
             "webhooks" => made(api, "/api/webhooks", &webhook(&self.name())).await?,
             // A webhook that does not exist, below `/hooks`.
             "{id}" => "01939d2c-7f6a-7000-8000-000000000001".to_owned(),
+            "workflows" => made(api, "/api/workflows", &new_workflow(&self.name(), &self.world.bot)).await?,
             "oauth" => made(api, "/api/oauth/providers", &self.provider().await?).await?,
             // The model is a bot that has one.
             "models" => {
@@ -181,7 +184,11 @@ impl Fresh {
             .fold(template.to_owned(), |path, name| path.replace(name, &id));
         path = path.replace("{tool}", "test_echo_run").replace("{flow_id}", "01939d2c-7f6a-7000-8000-000000000001");
         path = path.replace("{chat_id}", &format!("{id}?app_id=app")).replace("{app_id}", &id);
-        path = path.replace("{type}", &id).replace("{function}", "sync");
+        path = path.replace("{type}", &id).replace("{function}", "sync").replace("{version}", "1");
+        if path.contains("{trigger_id}") {
+            let triggers = format!("/api/workflows/{id}/triggers");
+            path = path.replace("{trigger_id}", &made(api, &triggers, &json!({ "event_pattern": "custom.x" })).await?);
+        }
         if template == "/api/search" {
             path.push_str("?q=tester");
         }
@@ -249,6 +256,8 @@ impl Fresh {
             "POST /api/webhooks" => webhook(&name),
             "POST /hooks/{id}" => json!({}),
             "POST /api/schedules/preview" => json!({ "cron": "0 0 * * *" }),
+            "POST /api/workflows" | "POST /api/workflows/validate" => new_workflow(&name, &self.world.bot),
+            "POST /api/workflows/{id}/triggers" => json!({ "event_pattern": "custom.x" }),
             "PUT /api/budgets" => json!({ "subject": "user", "id": "*", "monthly_tokens": 1_000_000 }),
             "PUT /api/resources/{id}/credential" => {
                 json!({ "auth_method": "token", "fields": { "access_token": TOKEN } })
@@ -256,7 +265,9 @@ impl Fresh {
             "POST /api/bots/{id}/resources" => {
                 json!({ "resource_id": self.resource().await?, "permissions": { "allowed_tools": ["*"] } })
             }
-            "PATCH /api/bots/{id}/resources/{binding_id}" => json!({ "enabled": false }),
+            "PATCH /api/bots/{id}/resources/{binding_id}"
+            | "PATCH /api/workflows/{id}"
+            | "PATCH /api/workflows/{id}/triggers/{trigger_id}" => json!({ "enabled": false }),
             "POST /api/bots/{id}/resources/preview" => {
                 let draft = json!({ "resource_id": self.resource().await?, "permissions": { "allowed_tools": ["*"] } });
                 json!({ "draft": draft })
@@ -465,6 +476,18 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     DELETE /api/webhooks/{id}                                 401  401  204  204  403  403  403  404
     PATCH  /api/webhooks/{id}                                 401  401  200  200  403  403  403  404
     POST   /api/webhooks/{id}/rotate                          401  401  200  200  403  403  403  404
+    GET    /api/workflows                                     401  401  200  200  200  403  403  200
+    POST   /api/workflows                                     401  401  201  201  201  403  403  422
+    POST   /api/workflows/validate                            401  401  200  200  200  403  403  422
+    GET    /api/workflows/{id}                                401  401  200  200  200  403  403  404
+    DELETE /api/workflows/{id}                                401  401  204  204  204  403  403  404
+    PATCH  /api/workflows/{id}                                401  401  200  200  200  403  403  404
+    GET    /api/workflows/{id}/triggers                       401  401  200  200  200  403  403  404
+    POST   /api/workflows/{id}/triggers                       401  401  201  201  201  403  403  404
+    DELETE /api/workflows/{id}/triggers/{trigger_id}          401  401  204  204  204  403  403  404
+    PATCH  /api/workflows/{id}/triggers/{trigger_id}          401  401  200  200  200  403  403  404
+    GET    /api/workflows/{id}/versions                       401  401  200  200  200  403  403  404
+    GET    /api/workflows/{id}/versions/{version}             401  401  200  200  200  403  403  404
     GET    /api/workspaces                                    401  401  200  403  403  403  403  403
     POST   /api/workspaces                                    401  401  201  403  403  403  403  403
     GET    /api/workspaces/{id}                               401  401  200  403  403  403  403  403
@@ -490,57 +513,6 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /ws/agent                                          401  401  403  403  403  403  403  403
     ");
     Ok(())
-}
-
-/// An agent key opens its socket and reads what it is. Every other route that asks for a key refuses it.
-#[tokio::test]
-async fn an_agent_key_is_refused_by_every_route_except_its_own() -> Result<()> {
-    const PUBLIC: [&str; 10] = [
-        "/",
-        "/hooks/{id}",
-        "/healthz",
-        "/readyz",
-        "/api/oauth/callback",
-        "/oauth/client.json",
-        "/oauth/begin/{ticket}",
-        "/oauth/connect/{ticket}",
-        "/oauth/connect/callback",
-        "/.well-known/oauth-protected-resource/mcp/{id}",
-    ];
-    let fresh = Fresh::start().await?;
-    let api = &fresh.world.api;
-    let resource = made(api, "/api/resources", &json!({ "resource_type": "agent", "name": "lab" })).await?;
-    let body = json!({ "name": "agent", "kind": "agent", "resource_id": resource });
-    let agent = api.with_key(text(&api.post("/api/keys", &body).await?.1["key"]));
-    let (_, document) = api.get("/api/openapi.json").await?;
-    let (mut refused, mut allowed) = (0, Vec::new());
-    for (template, item) in document["paths"].as_object().context("the API description has no paths")? {
-        for method in item.as_object().context("the path has no methods")?.keys() {
-            let Request { path, body, .. } = fresh.request(&method.to_uppercase(), template).await?;
-            let mut request = agent.request(method.to_uppercase().parse()?, &path);
-            if template.starts_with("/mcp") {
-                request = request.header("accept", "application/json, text/event-stream");
-            }
-            if let Some(body) = body {
-                request = request.json(&body);
-            }
-            let status = send(request).await?.0;
-            if status != 403 {
-                allowed.push(may::operation(&document, method, template));
-            }
-            match template.as_str() {
-                "/ws/agent" => assert_eq!(status, 426, "a plain request"),
-                "/api/me" => assert_eq!(status, 200),
-                public if PUBLIC.contains(&public) => assert_ne!(status, 403, "{method} {template}"),
-                _ => {
-                    refused += 1;
-                    assert_eq!(status, 403, "{method} {template}");
-                }
-            }
-        }
-    }
-    assert!(refused > 70, "{refused}");
-    may::names(&agent, allowed).await
 }
 
 /// Operators cannot change where a credential is sent or which permissions are granted, even on routes that they can

@@ -13,6 +13,7 @@ use crate::http::wakes::plant_wakes;
 use crate::http::{Answers, made};
 use crate::sandbox::plant;
 use crate::tasks::{ended, give_model};
+use crate::workflows::{definition, definition_with};
 use crate::world::{World, text};
 
 #[tokio::test]
@@ -32,6 +33,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         world.call("test_echo_run", &json!({ "repo": format!("acme/{number}") })).await?;
     }
     let session = session(&world).await?;
+    let workflow = workflows(&world).await?;
     let (_, document) = world.api.get("/api/openapi.json").await?;
     let mut lists = Vec::new();
     for (path, item) in document["paths"].as_object().context("the API description has no paths")? {
@@ -42,6 +44,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
             let id = match path.split('/').nth(2) {
                 Some("resources") => &of_users,
                 Some("sessions") => &session,
+                Some("workflows") => &workflow,
                 _ => &world.bot,
             };
             lists.push(path.replace("{id}", id));
@@ -77,7 +80,10 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         }
         table.push(format!(
             "{} has {}; {}",
-            path.replace(&world.bot, "{id}").replace(&of_users, "{id}").replace(&session, "{id}"),
+            path.replace(&world.bot, "{id}")
+                .replace(&of_users, "{id}")
+                .replace(&session, "{id}")
+                .replace(&workflow, "{id}"),
             items.len(),
             row.join(" ")
         ));
@@ -85,7 +91,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     assert_snapshot!(table.join("\n"), @"
     /api/approvals has 3; 422 422 422 422 422 422 422 422
     /api/audit has 11; 422 422 422 422 422 422 422 422
-    /api/audit/changes has 53; 422 422 422 422 422 422 422 422
+    /api/audit/changes has 61; 422 422 422 422 422 422 422 422
     /api/bots has 4; 422 422 422 422 422 422 422 422
     /api/bots/{id}/resources has 6; 422 422 422 422 422 422 422 422
     /api/bots/{id}/tasks has 4; 422 422 422 422 422 422 422 422
@@ -106,6 +112,9 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     /api/trust has 4; 422 422 422 422 422 422 422 422
     /api/wakes has 4; 422 422 422 422 422 422 422 422
     /api/webhooks has 3; 422 422 422 422 422 422 422 422
+    /api/workflows has 3; 422 422 422 422 422 422 422 422
+    /api/workflows/{id}/triggers has 3; 422 422 422 422 422 422 422 422
+    /api/workflows/{id}/versions has 3; 422 422 422 422 422 422 422 422
     /api/workspaces has 4; 422 422 422 422 422 422 422 422
     ");
     let mut answers = Answers::default();
@@ -214,6 +223,25 @@ async fn objects(world: &World, store: StoreOptions) -> Result<()> {
     }
     plant_wakes(store, &world.server.data_dir(), text(&workspace["id"]), &["a", "b", "c", "d"], None).await?;
     Ok(())
+}
+
+/// Creates workflows. Returns one with three versions and three triggers.
+async fn workflows(world: &World) -> Result<String> {
+    for name in ["first", "second"] {
+        made(&world.api, "/api/workflows", &json!({ "definition": definition(name, &world.bot) })).await?;
+    }
+    let body = json!({ "definition": definition_with("third", &world.bot, "{ id: a, emit: a }") });
+    let workflow = made(&world.api, "/api/workflows", &body).await?;
+    let path = format!("/api/workflows/{workflow}");
+    for step in ["{ id: a, emit: b }", "{ id: a, emit: c }"] {
+        let body = json!({ "definition": definition_with("third", &world.bot, step) });
+        assert_eq!(world.api.patch(&path, &body).await?.0, 200);
+    }
+    for number in 0..3 {
+        let body = json!({ "event_pattern": format!("custom.{number}") });
+        made(&world.api, &format!("{path}/triggers"), &body).await?;
+    }
+    Ok(workflow)
 }
 
 /// Returns a list without the discoveries of MCP servers, which are repeated in the background.

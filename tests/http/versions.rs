@@ -1,5 +1,5 @@
-//! The headers `ETag` and `If-Match` of objects with a version: bots, bindings, resources, roles, schedules and
-//! webhooks.
+//! The headers `ETag` and `If-Match` of objects with a version: bots, bindings, resources, roles, schedules,
+//! webhooks and workflows.
 
 use anyhow::{Context, Result, ensure};
 use reqwest::Method;
@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use support::Api;
 
 use crate::http::made;
+use crate::workflows::definition_with;
 use crate::world::World;
 
 /// Sends a request with `If-Match`. Returns the status, the `ETag` and the body of the answer.
@@ -45,6 +46,8 @@ async fn objects(world: &World) -> Result<Vec<(String, [Value; 2])>> {
     let role = world.api.role("reader", &["*.read"]).await?;
     let times = json!({ "name": "hourly", "bot_id": world.bot, "instruction": "x", "every_s": 3600, "enabled": false });
     let schedule = made(&world.api, "/api/schedules", &times).await?;
+    let workflow = |step: &str| json!({ "definition": definition_with("release", &world.bot, step) });
+    let release = made(&world.api, "/api/workflows", &workflow("{ id: a, emit: a }")).await?;
     let names = || [json!({ "name": "first" }), json!({ "name": "second" })];
     let webhook = json!({ "name": "hook", "event": "e", "verify": { "kind": "token" } });
     let webhook = made(&world.api, "/api/webhooks", &webhook).await?;
@@ -57,6 +60,7 @@ async fn objects(world: &World) -> Result<Vec<(String, [Value; 2])>> {
         (format!("/api/roles/{role}"), names()),
         (format!("/api/schedules/{schedule}"), names()),
         (format!("/api/webhooks/{webhook}"), names()),
+        (format!("/api/workflows/{release}"), [workflow("{ id: a, emit: b }"), workflow("{ id: a, emit: c }")]),
         (format!("/api/bots/{}", world.bot), names()),
     ])
 }

@@ -15,6 +15,7 @@ pub(super) enum Noun {
     Role,
     Schedule,
     Webhook,
+    Workflow,
     Workspace,
 }
 
@@ -27,6 +28,7 @@ impl Noun {
             Noun::Role => "role",
             Noun::Schedule => "schedule",
             Noun::Webhook => "webhook",
+            Noun::Workflow => "workflow",
             Noun::Workspace => "workspace",
         }
     }
@@ -39,6 +41,7 @@ impl Noun {
             Noun::Role => "roles",
             Noun::Schedule => "schedules",
             Noun::Webhook => "webhooks",
+            Noun::Workflow => "workflows",
             Noun::Workspace => "workspaces",
         }
     }

@@ -1,4 +1,7 @@
-//! `monstrum workflow`: checks definitions of workflows without a server.
+//! `monstrum workflow`: checks definitions of workflows without a server, and saves them on one.
+
+mod saved;
+mod trigger;
 
 use std::fs::File;
 use std::io::Read as _;
@@ -23,7 +26,7 @@ docs/workflows.md describes the format.";
 /// The maximum length of a displayed source line. A longer line is not readable on a screen.
 const LINE_CHARS_MAX: usize = 200;
 
-/// Check definitions of workflows
+/// Check, save and show workflows: documents with steps that bots run
 #[derive(Subcommand)]
 pub(super) enum Workflow {
     /// Check the definition in a file, and show each fault with its line
@@ -33,12 +36,15 @@ pub(super) enum Workflow {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
+    #[command(flatten)]
+    Saved(saved::Saved),
 }
 
 impl Workflow {
-    pub(super) fn run(self, options: &Options) -> Result<ExitCode, Failure> {
+    pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         match self {
             Workflow::Validate { file } => validate(&file, options.json),
+            Workflow::Saved(saved) => saved.run(options).await,
         }
     }
 }

@@ -118,6 +118,11 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     post /api/trust: 422 "/unknown"
     post /api/webhooks: 422 "/unknown"
     patch /api/webhooks/{id}: 422 "/unknown"
+    post /api/workflows: 422 "/unknown"
+    post /api/workflows/validate: 422 "/unknown"
+    patch /api/workflows/{id}: 422 "/unknown"
+    post /api/workflows/{id}/triggers: 422 "/unknown"
+    patch /api/workflows/{id}/triggers/{trigger_id}: 422 "/unknown"
     post /api/workspaces: 422 "/unknown"
     patch /api/workspaces/{id}: 422 "/unknown"
     post /hooks/{id}: 401

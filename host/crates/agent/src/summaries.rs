@@ -67,6 +67,7 @@ impl TaskTurn<'_> {
             is_cut: false,
             note: None,
             labels: state.labels().clone(),
+            client_calls: Vec::new(),
             summary_through: Some(through),
         };
         let mut row = TaskStepRow {

@@ -43,4 +43,5 @@ pub mod tools;
 pub mod trust;
 pub mod wakes;
 pub mod webhooks;
+pub mod workflows;
 pub mod workspaces;

@@ -4,6 +4,12 @@
 //! An event is inserted in the transaction of the change that it reports: the caller makes a row with [`seal`] and gives
 //! it to the store.
 
+mod sources;
+mod template;
+
+pub use sources::{EventSource, UnknownSource};
+pub use template::{EventValues, Nonce, Placeholder, Template, TemplateError, rule};
+
 use monstrum_store::EventRow;
 use monstrum_types::{BotId, EventId, RequestId, UtcMillis, WorkspaceId, words};
 use monstrum_vault::{AssociatedData, Vault, VaultError};

@@ -10,6 +10,7 @@ mod fault;
 mod model;
 mod node;
 mod parse;
+mod place;
 mod plan;
 mod validate;
 
@@ -17,6 +18,7 @@ pub use expr::*;
 pub use fault::{FAULTS_MAX, Fault};
 pub use model::*;
 pub use node::DEFINITION_BYTES_MAX;
+pub use place::fault_at;
 pub use plan::plan;
 pub use plan::types::*;
 pub use validate::{Checked, KnownTool, check};

@@ -47,6 +47,7 @@ mod trust;
 mod usage;
 mod wakes;
 mod webhooks;
+mod workflows;
 mod workspaces;
 
 pub use agent_hosts::{AgentHost, AgentHostRow, AgentPresenceRow};
@@ -107,4 +108,8 @@ pub use usage::{
 };
 pub use wakes::{AfterTurn, CLAIM_MS, DueCount, DueWake, NewClaim, NewWake, WakeClaim, WakeRow};
 pub use webhooks::{InsertedWebhook, Receipt, ReceivedEvent, WebhookKind, WebhookRow};
+pub use workflows::{
+    DocumentFormat, InsertedTrigger, InsertedWorkflow, NewWorkflowVersion, WorkflowRow, WorkflowTriggerRow,
+    WorkflowVersionRow,
+};
 pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};

@@ -81,6 +81,22 @@ pub struct InputError {
     pub message: String,
 }
 
+/// One validation error of a document with lines, or one warning about it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct DocumentError {
+    /// The invalid part, as a JSON pointer (RFC 6901) into the document; empty for the whole.
+    pub path: String,
+    /// The line of the invalid part, from 1.
+    pub line: u64,
+    /// The column of the invalid part in characters, from 1.
+    pub column: u64,
+    /// A description of the error.
+    pub message: String,
+    /// What to do about the error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
 /// A failed tool call that a plugin made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ToolFailure {

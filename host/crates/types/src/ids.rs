@@ -154,6 +154,9 @@ uuid_id!(/** A tool that the server or the agent behind a resource declares. */ 
 uuid_id!(/** A task: the work of a bot on one instruction. */ TaskId, "task id");
 uuid_id!(/** A schedule: times at which a bot starts a task. */ ScheduleId, "schedule id");
 uuid_id!(/** A session: the tasks of one conversation. */ SessionId, "session id");
+uuid_id!(/** A workflow: steps that a bot runs in an order. */ WorkflowId, "workflow id");
+uuid_id!(/** A version of a workflow, which never changes. */ WorkflowVersionId, "workflow version id");
+uuid_id!(/** A trigger: events that start runs of a workflow. */ WorkflowTriggerId, "trigger id");
 uuid_id!(/** An event: something that happened, and that can start work. */ EventId, "event id");
 uuid_id!(/** A webhook: a route by which a system outside makes events. */ WebhookId, "webhook id");
 uuid_id!(/** A claim: the right of one host to run one turn. Each claim has a new id. */ WakeClaimId, "claim id");

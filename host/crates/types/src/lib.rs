@@ -28,7 +28,9 @@ mod wakes;
 mod words;
 mod workspace_sandbox;
 
-pub use call::{AppUser, AwaitedApproval, AwaitedAuthorization, CallOutcome, Code, InputError, Status, ToolFailure};
+pub use call::{
+    AppUser, AwaitedApproval, AwaitedAuthorization, CallOutcome, Code, DocumentError, InputError, Status, ToolFailure,
+};
 pub use causes::with_causes;
 pub use clock::{Clock, FixedClock, SystemClock, UtcMillis};
 pub use effort::{Effort, Halt, Overrun};
@@ -39,7 +41,8 @@ pub use http::{
 pub use ids::{
     ApprovalId, BindingId, BotId, BudgetId, CredentialId, Digest, EventId, InvalidId, KeyId, OauthFlowId,
     OauthProviderId, PluginName, RequestId, ReservationId, ResourceId, ResourceToolId, ResourceTypeId, RoleId,
-    SandboxInstanceId, ScheduleId, SessionId, TaskId, ToolName, TrustId, WakeClaimId, WebhookId, WorkspaceId,
+    SandboxInstanceId, ScheduleId, SessionId, TaskId, ToolName, TrustId, WakeClaimId, WebhookId, WorkflowId,
+    WorkflowTriggerId, WorkflowVersionId, WorkspaceId,
 };
 pub use invisible::is_invisible;
 pub use json_text::JsonText;

@@ -1,4 +1,6 @@
 //! What starts by itself: events are delivered to subscriptions, which start tasks, and webhooks make events of requests
-//! from outside.
+//! from outside. Workflows are documents with steps that a bot runs.
 
 #![forbid(unsafe_code)]
+
+pub mod workflows;

@@ -62,6 +62,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "tasks", description = "What bots do by themselves with a model"),
         (name = "schedules", description = "The times at which bots start tasks"),
         (name = "webhooks", description = "Routes by which systems outside make events"),
+        (name = "workflows", description = "Documents with steps that bots run, and the events that start them"),
         (name = "sessions", description = "The tasks of conversations"),
         (name = "approvals", description = "Decisions of people about calls that gates hold back"),
         (name = "mcp", description = "The tools of a bot for clients of the Model Context Protocol"),
@@ -133,7 +134,7 @@ const TRANSLATED: [&str; 12] = [
 
 /// The routes of objects with a version. Their GET and PATCH answer with `ETag`, and their PATCH and DELETE read
 /// `If-Match`.
-const VERSIONED: [&str; 7] = [
+const VERSIONED: [&str; 8] = [
     "/api/bots/{id}",
     "/api/bots/{id}/resources/{binding_id}",
     "/api/oauth/providers/{id}",
@@ -141,6 +142,7 @@ const VERSIONED: [&str; 7] = [
     "/api/roles/{id}",
     "/api/schedules/{id}",
     "/api/webhooks/{id}",
+    "/api/workflows/{id}",
 ];
 
 /// Describes the headers `ETag` and `If-Match` of the routes of [`VERSIONED`].
@@ -430,6 +432,18 @@ mod tests {
         DELETE /api/webhooks/{id}
         POST /api/webhooks/{id}/rotate
         POST /hooks/{id}
+        GET /api/workflows
+        POST /api/workflows
+        POST /api/workflows/validate
+        GET /api/workflows/{id}
+        PATCH /api/workflows/{id}
+        DELETE /api/workflows/{id}
+        GET /api/workflows/{id}/versions
+        GET /api/workflows/{id}/versions/{version}
+        GET /api/workflows/{id}/triggers
+        POST /api/workflows/{id}/triggers
+        PATCH /api/workflows/{id}/triggers/{trigger_id}
+        DELETE /api/workflows/{id}/triggers/{trigger_id}
         DELETE /api/sessions/{id}
         DELETE /api/tasks/{id}
         GET /api/bots/{id}/tasks

@@ -12,7 +12,7 @@ use monstrum_api::oauth::OauthProposal;
 use monstrum_api::pins::PinnedTool;
 use monstrum_core::operations::OperationError;
 use monstrum_store::StoreError;
-use monstrum_types::{InputError, with_causes};
+use monstrum_types::{DocumentError, InputError, with_causes};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -23,7 +23,7 @@ pub struct Problem {
     code: &'static str,
     title: &'static str,
     detail: String,
-    errors: Vec<InputError>,
+    errors: Vec<ProblemError>,
     retry_after: Option<Duration>,
     /// The value of the header `WWW-Authenticate`.
     challenge: Option<Box<HeaderValue>>,
@@ -35,6 +35,36 @@ pub struct Problem {
 struct Current {
     proposal: Option<OauthProposal>,
     tools: Option<Vec<PinnedTool>>,
+}
+
+/// One validation error of the input.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct ProblemError {
+    /// The invalid part, as a JSON pointer (RFC 6901) into the input or into its document; empty for the whole.
+    pub path: String,
+    /// The line of the invalid part in a document, from 1. Absent for other inputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
+    /// The column of the invalid part in characters, from 1. Absent for other inputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<u64>,
+    /// A description of the error.
+    pub message: String,
+    /// What to do about an error in a document.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl From<InputError> for ProblemError {
+    fn from(InputError { path, message }: InputError) -> ProblemError {
+        ProblemError { path, line: None, column: None, message, hint: None }
+    }
+}
+
+impl From<DocumentError> for ProblemError {
+    fn from(DocumentError { path, line, column, message, hint }: DocumentError) -> ProblemError {
+        ProblemError { path, line: Some(line), column: Some(column), message, hint }
+    }
 }
 
 /// The body of an error response (RFC 9457).
@@ -51,7 +81,7 @@ pub(crate) struct ProblemBody {
     pub request_id: String,
     /// The validation errors of the input. Absent for other errors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub errors: Vec<InputError>,
+    pub errors: Vec<ProblemError>,
     /// The current proposal of an OAuth provider, if the request names another one. Absent for other errors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proposal: Option<OauthProposal>,
@@ -106,7 +136,7 @@ impl Problem {
     }
 
     /// Returns the validation errors of the input.
-    pub(in crate::gateway) fn errors(&self) -> &[InputError] {
+    pub(in crate::gateway) fn errors(&self) -> &[ProblemError] {
         &self.errors
     }
 
@@ -244,7 +274,9 @@ impl From<OperationError> for Problem {
             OperationError::PreconditionFailed => {
                 (StatusCode::PRECONDITION_FAILED, "precondition_failed", "The object was changed")
             }
-            OperationError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid", "The input is invalid"),
+            OperationError::Invalid(_) | OperationError::InvalidDocument(_) => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "invalid", "The input is invalid")
+            }
             OperationError::OverLimit(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large", "A limit is exceeded"),
             OperationError::Busy(_) => (StatusCode::TOO_MANY_REQUESTS, "busy", "The server is busy"),
             OperationError::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limited", "Too many requests"),
@@ -266,7 +298,8 @@ impl From<OperationError> for Problem {
         };
         let problem = Problem::new(status, code, title, error.to_string());
         match error {
-            OperationError::Invalid(errors) => Problem { errors, ..problem },
+            OperationError::Invalid(errors) => Problem { errors: listed(errors), ..problem },
+            OperationError::InvalidDocument(errors) => Problem { errors: listed(errors), ..problem },
             OperationError::RateLimited { retry_after, .. } => problem.with_retry_after(retry_after),
             OperationError::Busy(_) | OperationError::Unavailable(_) => {
                 problem.with_retry_after(Duration::from_secs(1))
@@ -274,6 +307,10 @@ impl From<OperationError> for Problem {
             _ => problem,
         }
     }
+}
+
+fn listed<E: Into<ProblemError>>(errors: Vec<E>) -> Vec<ProblemError> {
+    errors.into_iter().map(Into::into).collect()
 }
 
 /// Converts errors of middleware that uses the store directly.

@@ -9,6 +9,7 @@ use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use monstrum_agent::Tasks;
 use monstrum_core::app::App;
+use monstrum_work::workflows::Workflows;
 
 use crate::config::{McpHost, PublicUrl};
 use crate::gateway::demo::DemoServer;
@@ -82,6 +83,25 @@ impl Deref for TasksOfHost {
 
     fn deref(&self) -> &Arc<Tasks> {
         &self.0
+    }
+}
+
+/// The operations on the workflows of the host, for handlers.
+pub(crate) struct WorkflowsOfHost(pub Workflows);
+
+impl Deref for WorkflowsOfHost {
+    type Target = Workflows;
+
+    fn deref(&self) -> &Workflows {
+        &self.0
+    }
+}
+
+impl FromRequestParts<HttpState> for WorkflowsOfHost {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(_: &mut Parts, state: &HttpState) -> Result<Self, Infallible> {
+        Ok(WorkflowsOfHost(Workflows::new(Arc::clone(&state.app))))
     }
 }
 

@@ -12,6 +12,7 @@ use monstrum_api::resources::Resource;
 use monstrum_api::roles::Role;
 use monstrum_api::schedules::Schedule;
 use monstrum_api::webhooks::Webhook;
+use monstrum_api::workflows::Workflow;
 use monstrum_core::operations::{Expected, Replacing};
 use monstrum_types::UtcMillis;
 
@@ -39,7 +40,7 @@ macro_rules! has_version {
     )+};
 }
 
-has_version!(Binding, Bot, OauthProvider, Resource, Role, Schedule, Webhook);
+has_version!(Binding, Bot, OauthProvider, Resource, Role, Schedule, Webhook, Workflow);
 
 /// Returns the answer with an object and its version.
 pub(crate) fn versioned<T: HasVersion>(object: T) -> (Version, Json<T>) {

@@ -50,7 +50,8 @@ impl Change {
     }
 
     /// Sets the precondition, which the caller of this function has already checked once.
-    pub(super) fn at(self, expected: Expected) -> Change {
+    #[must_use]
+    pub fn at(self, expected: Expected) -> Change {
         Change { expected, ..self }
     }
 
@@ -91,7 +92,7 @@ impl Change {
     }
 
     /// Records the change, makes it by running `work`, and brings it into force.
-    pub(super) async fn apply<T>(
+    pub async fn apply<T>(
         self,
         app: &App,
         caller: &Caller,

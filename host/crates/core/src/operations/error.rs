@@ -5,7 +5,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use monstrum_store::StoreError;
-use monstrum_types::{Code, InputError};
+use monstrum_types::{Code, DocumentError, InputError};
 
 /// An error of an operation. Its message may be shown to the caller.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +28,9 @@ pub enum OperationError {
     /// The input has validation errors.
     #[error("{}", summary(.0))]
     Invalid(Vec<InputError>),
+    /// A document in the input has validation errors.
+    #[error("{}", summary_of_document(.0))]
+    InvalidDocument(Vec<DocumentError>),
     /// The request exceeds a limit of size or effort.
     #[error("{0}")]
     OverLimit(String),
@@ -113,6 +116,7 @@ impl OperationError {
             | OperationError::Conflict(_)
             | OperationError::PreconditionFailed
             | OperationError::Invalid(_)
+            | OperationError::InvalidDocument(_)
             | OperationError::Undeliverable(_) => Code::InvalidParams,
             OperationError::OverLimit(_) | OperationError::RateLimited { .. } => Code::Limit,
             OperationError::Busy(_) => Code::Busy,
@@ -144,6 +148,13 @@ fn summary(errors: &[InputError]) -> String {
         [only] if only.path.is_empty() => only.message.clone(),
         [only] => format!("{}: {}", only.path, only.message),
         many => format!("the input has {} errors", many.len()),
+    }
+}
+
+fn summary_of_document(errors: &[DocumentError]) -> String {
+    match errors {
+        [only] => format!("line {}, column {}: {}", only.line, only.column, only.message),
+        many => format!("the document has {} errors", many.len()),
     }
 }
 

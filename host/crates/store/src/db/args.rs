@@ -9,8 +9,8 @@ use sqlx::sqlite::SqliteArguments;
 
 use super::{ColumnValue, Row};
 use crate::{
-    ApprovalKind, ApprovalStatus, AuditKind, BudgetSubject, FlowStatus, OwnedKind, ScheduleRunStatus, StoreError,
-    TaskStatus, TaskStepKind, WebhookKind,
+    ApprovalKind, ApprovalStatus, AuditKind, BudgetSubject, DocumentFormat, FlowStatus, OwnedKind, ScheduleRunStatus,
+    StoreError, TaskStatus, TaskStepKind, WebhookKind,
 };
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
@@ -153,6 +153,7 @@ conversions! {
     &ApprovalKind: |kind| Arg::from(kind.as_str()),
     &ApprovalStatus: |status| Arg::from(status.as_str()),
     &BudgetSubject: |subject| Arg::from(subject.as_str()),
+    &DocumentFormat: |format| Arg::from(format.as_str()),
     &DiscoveryStatus: |status| Arg::from(status.as_str()),
     &KeyKind: |kind| Arg::from(kind.as_str()),
     &PinStatus: |status| Arg::from(status.as_str()),
@@ -210,6 +211,9 @@ ids!(
     BudgetId,
     ReservationId,
     WebhookId,
+    WorkflowId,
+    WorkflowVersionId,
+    WorkflowTriggerId,
 );
 stored_as_text!(WakeKey);
 conversions! { &'a monstrum_types::WakeKey: |key| Arg::from(key.as_str()) }
@@ -241,6 +245,7 @@ stored_as_word!(
     AuditKind,
     BudgetSubject,
     DiscoveryStatus,
+    DocumentFormat,
     FlowStatus,
     KeyKind,
     OwnedKind,

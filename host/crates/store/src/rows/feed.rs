@@ -208,6 +208,9 @@ fn is_followed(table: Table) -> bool {
             | Table::Budgets
             | Table::Schedules
             | Table::Webhooks
+            | Table::Workflows
+            | Table::WorkflowVersions
+            | Table::WorkflowTriggers
     )
 }
 
@@ -322,7 +325,11 @@ impl PolicyChanges {
             Table::Budgets => add(&mut self.budgets, changed),
             Table::Webhooks => add(&mut self.webhooks, changed),
             // The policy does not contain these rows, but the seals count them.
-            Table::FirstDiscoveries | Table::Schedules => Some(()),
+            Table::FirstDiscoveries
+            | Table::Schedules
+            | Table::Workflows
+            | Table::WorkflowVersions
+            | Table::WorkflowTriggers => Some(()),
             _ => None,
         }
     }

@@ -29,6 +29,7 @@ pub(crate) use crate::sandboxes::a_sandbox_without_its_labels_is_rejected;
 pub(crate) use crate::schedules::an_edited_or_restored_schedule_is_rejected;
 pub(crate) use crate::usage::unreadable_reservations_do_not_hide_others;
 pub(crate) use crate::webhooks::an_edited_or_restored_webhook_is_rejected;
+pub(crate) use crate::workflows::an_edited_or_restored_workflow_is_rejected;
 
 /// Another program with write access to the database. Its statements must be valid in both SQLite and PostgreSQL.
 pub(crate) trait Intruder {

@@ -34,6 +34,7 @@ mod tasks;
 mod usage;
 mod wakes;
 mod webhooks;
+mod workflows;
 
 /// Defines test cases with an intruder, which can execute arbitrary SQL on the database.
 macro_rules! intrusions {
@@ -91,6 +92,7 @@ intrusions! {
     an_edited_or_restored_schedule_is_rejected,
     a_sandbox_without_its_labels_is_rejected,
     an_edited_or_restored_webhook_is_rejected,
+    an_edited_or_restored_workflow_is_rejected,
     unreadable_reservations_do_not_hide_others,
     a_deleted_first_discovery_is_detected,
     forged_agents_are_ignored,
@@ -265,6 +267,12 @@ cases! {
         a_firing_waits_starts_or_fails,
         a_person_fires_beside_the_planned_times,
         a_change_keeps_what_firings_have_written,
+    }
+    workflows {
+        workflows_are_inserted_changed_listed_and_deleted,
+        versions_of_a_workflow_are_kept,
+        triggers_are_inserted_changed_listed_and_deleted,
+        workflows_belong_to_their_workspace,
     }
     outputs {
         outputs_are_listed_from_the_newest,
