@@ -22,11 +22,11 @@ async fn opened(world: &World) -> Result<(Store, Vault)> {
 fn event(workspace_id: WorkspaceId, bot_id: Option<BotId>) -> NewEvent {
     NewEvent {
         workspace_id,
-        event_type: EventType::TaskCompleted,
+        event_type: EventType::TaskCompleted.into(),
         source_type: "task",
         source_id: "t".to_owned(),
         bot_id,
-        links: EventLinks { task_id: Some("t".to_owned()), request_id: None },
+        links: EventLinks { task_id: Some("t".to_owned()), ..EventLinks::default() },
         cause: None,
         data: json!({ "result": "done" }),
     }

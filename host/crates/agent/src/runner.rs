@@ -12,7 +12,7 @@ use monstrum_core::app::App;
 use monstrum_core::call_types::call_secrets::SharedRedactors;
 use monstrum_core::call_types::incoming::{Attachments, CallerKey, IncomingCall};
 use monstrum_core::call_types::task_step::TaskOfCall;
-use monstrum_core::events::{self, EventLinks, EventType, NewEvent};
+use monstrum_core::events::EventType;
 use monstrum_engine::{Handler, Turn, TurnError, TurnOutcome};
 use monstrum_llm::Message;
 use monstrum_manifest::Effect;
@@ -29,6 +29,7 @@ use crate::links::LinksOfTask;
 use crate::live::{LiveTask, LiveTasks};
 use crate::places::{PlaceOfTask, Places};
 use crate::present;
+use crate::reported;
 use crate::resume::{Recorded, Resumed, resumed};
 use crate::rounds::{Offered, RoundEnd};
 use crate::state::{PlannedCall, State};
@@ -262,19 +263,11 @@ impl Runner {
             "result": result.as_ref().map(first),
             "error": message.as_ref().map(first),
         });
-        let event = NewEvent {
-            workspace_id: row.workspace_id,
-            event_type: event_type.into(),
-            source_type: "task",
-            source_id: row.id.to_string(),
-            bot_id: Some(row.bot_id),
-            links: EventLinks { task_id: Some(row.id.to_string()), request_id: None },
-            cause: None,
-            data,
-        };
-        let event = events::seal(&app.vault, event, now).map_err(|error| Interrupted::Failed(with_causes(&error)))?;
+        let content = journal::open_task(&app.vault, row);
+        let event = reported::ended(&app.vault, (row, content.as_ref().ok()), (event_type, data), now);
+        let event = event.map_err(|error| Interrupted::Failed(with_causes(&error)))?;
         // The record of a task that cannot be opened is kept as it is.
-        let sealed = match journal::open_task(&app.vault, row) {
+        let sealed = match content {
             Ok(mut content) => {
                 content.is_cancelled = status == TaskStatus::Cancelled;
                 (content.result, content.message) = (result, message);
@@ -284,7 +277,9 @@ impl Runner {
             Err(_) => row.sealed.clone(),
         };
         let end = TaskEnd { task_id: row.id, status, code, ended_at: now, sealed };
-        Ok(app.store.end_task(turn.claim(), &end, &event).await?)
+        let after = app.store.end_task(turn.claim(), &end, &event).await?;
+        app.emitter.signal(&event);
+        Ok(after)
     }
 }
 

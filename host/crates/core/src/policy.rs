@@ -20,6 +20,7 @@ mod remote_tools;
 mod resource;
 pub mod row_seals;
 mod sharing;
+mod subscriptions;
 mod switch;
 mod user_credentials;
 pub mod verification;
@@ -29,6 +30,7 @@ pub use budgets::Budgets;
 pub use grants::Grants;
 pub use remote_tools::ServedTools;
 pub use resource::{NetworkRules, Resource};
+pub use subscriptions::{Subscription, Subscriptions};
 pub use user_credentials::UserCredential;
 
 use std::collections::HashMap;
@@ -202,6 +204,7 @@ pub struct Snapshot {
     patterns: PatternBytes,
     grants: Grants,
     budgets: Budgets,
+    subscriptions: Subscriptions,
     remote_tools: RemoteTools,
     /// The resources of type `agent` that have a connected agent. The others have no tools.
     present: imbl::HashSet<ResourceId>,

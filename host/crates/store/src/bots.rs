@@ -5,7 +5,10 @@ use serde_json::Value;
 
 use crate::db::{args, values};
 use crate::rows::{Scope, authentic, change};
-use crate::{BindingRow, BudgetRow, KeyRow, Listed, Page, Store, StoreError, bindings, budgets, keys};
+use crate::{
+    BindingRow, BudgetRow, KeyRow, Listed, Page, Store, StoreError, SubscriptionRow, bindings, budgets, keys,
+    subscriptions,
+};
 
 /// A row of `bots`.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,13 +88,14 @@ impl Store {
         })
     }
 
-    /// Deletes a bot with its bindings, keys, approvals and budget, and marks its sandboxes for deletion. Keeps its usage,
-    /// which reports of the workspace include. Returns whether the bot existed.
+    /// Deletes a bot with its bindings, keys, approvals, budget and subscriptions, and marks its sandboxes for deletion.
+    /// Keeps its usage, which reports of the workspace include. Returns whether the bot existed.
     pub async fn delete_bot(&self, workspace: WorkspaceId, id: BotId) -> Result<bool, StoreError> {
         let deleted = change!(self, &[Scope::from(workspace)], |change| {
             change.delete_found::<BindingRow>(bindings::OF_BOT, args![workspace, id]).await?;
             change.delete_found::<KeyRow>(keys::OF_BOT, args![workspace, id]).await?;
             change.delete_found::<BudgetRow>(budgets::OF_BOT, args![workspace, id]).await?;
+            change.delete_found::<SubscriptionRow>(subscriptions::OF_BOT, args![workspace, id]).await?;
             change.delete_grants_of_bot(workspace, id).await?;
             let is_deleted = change.delete(args![id], |bot: &BotRow| bot.workspace_id == workspace).await?;
             if is_deleted {

@@ -6,7 +6,7 @@ use crate::db::{Session, args};
 use crate::rows::{SeenGenerations, StoredRows, VerifiedPolicy};
 use crate::{
     BindingRow, BotRow, BudgetRow, CredentialRow, GrantRow, KeyRow, OauthProviderRow, OwnerRow, ResourceRow,
-    ResourceToolRow, RoleRow, RowName, Scope, Store, StoreError, UnverifiedScope, WorkspaceRow,
+    ResourceToolRow, RoleRow, RowName, Scope, Store, StoreError, SubscriptionRow, UnverifiedScope, WorkspaceRow,
 };
 
 /// A consistent snapshot of all rows that affect decisions about calls.
@@ -36,6 +36,8 @@ pub struct PolicyRows {
     pub resource_tools: Vec<ResourceToolRow>,
     /// All budgets, except the monthly tokens of bots, which are in the rows of the bots.
     pub budgets: Vec<BudgetRow>,
+    /// All subscriptions.
+    pub subscriptions: Vec<SubscriptionRow>,
     /// The owner of each resource type and tool name.
     pub owners: Vec<OwnerRow>,
     /// The generation of each verified scope.
@@ -81,6 +83,7 @@ impl Store {
             grants: trusted.take(),
             resource_tools: trusted.take(),
             budgets: trusted.take(),
+            subscriptions: trusted.take(),
             owners: trusted.take(),
             scope_generations: trusted.generations,
             generations_total: trusted.generations_total,

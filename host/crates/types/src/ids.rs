@@ -155,6 +155,8 @@ uuid_id!(/** A task: the work of a bot on one instruction. */ TaskId, "task id")
 uuid_id!(/** A schedule: times at which a bot starts a task. */ ScheduleId, "schedule id");
 uuid_id!(/** A session: the tasks of one conversation. */ SessionId, "session id");
 uuid_id!(/** An event: something that happened, and that can start work. */ EventId, "event id");
+uuid_id!(/** A subscription: which events start tasks of a bot. */ SubscriptionId, "subscription id");
+uuid_id!(/** A delivery of an event to one target. */ DeliveryId, "delivery id");
 uuid_id!(/** A claim: the right of one host to run one turn. Each claim has a new id. */ WakeClaimId, "claim id");
 
 fn starts_lower_then(text: &str, length_max: usize, more: fn(u8) -> bool) -> bool {

@@ -2,3 +2,12 @@
 //! from outside.
 
 #![forbid(unsafe_code)]
+
+mod current;
+mod deliveries;
+mod dispatch;
+mod tasks;
+
+pub use deliveries::DeliveryTurns;
+pub use dispatch::EventTurns;
+pub use tasks::TasksOfDeliveries;

@@ -66,6 +66,7 @@ pub(super) fn snapshot(
         grants: rows.grants.into_iter().map(|row| (row.id, Some(row))).collect(),
         resource_tools: rows.resource_tools.into_iter().map(|row| (row.id, Some(row))).collect(),
         budgets: rows.budgets.into_iter().map(|row| (row.id, Some(row))).collect(),
+        subscriptions: rows.subscriptions.into_iter().map(|row| (row.id, Some(row))).collect(),
         ..PolicyChanges::default()
     };
     Assembly { next, before, refresher }.with(changes)
@@ -120,11 +121,22 @@ impl Assembly<'_> {
     /// Applies these changes and returns the snapshot.
     fn with(mut self, changes: PolicyChanges) -> Snapshot {
         let PolicyChanges {
-            keys, roles, bots, resources, credentials, bindings, grants, resource_tools, budgets, ..
+            keys,
+            roles,
+            bots,
+            resources,
+            credentials,
+            bindings,
+            grants,
+            resource_tools,
+            budgets,
+            subscriptions,
+            ..
         } = changes;
         self.change_keys(keys);
         self.next.grants.change(grants);
         self.next.budgets.change(budgets);
+        self.next.subscriptions.change(subscriptions);
         let mut affected: BTreeSet<BotId> = bots.keys().copied().collect();
         for (id, row) in roles {
             self.change_role(id, row);

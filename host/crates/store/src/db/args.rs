@@ -9,8 +9,8 @@ use sqlx::sqlite::SqliteArguments;
 
 use super::{ColumnValue, Row};
 use crate::{
-    ApprovalKind, ApprovalStatus, AuditKind, BudgetSubject, FlowStatus, OwnedKind, ScheduleRunStatus, StoreError,
-    TaskStatus, TaskStepKind,
+    ApprovalKind, ApprovalStatus, AuditKind, BudgetSubject, DeliveryReason, DeliveryStatus, FlowStatus, OwnedKind,
+    ScheduleRunStatus, StoreError, SubscriptionMaker, TargetKind, TaskStatus, TaskStepKind,
 };
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
@@ -152,6 +152,7 @@ conversions! {
     &ApprovalKind: |kind| Arg::from(kind.as_str()),
     &ApprovalStatus: |status| Arg::from(status.as_str()),
     &BudgetSubject: |subject| Arg::from(subject.as_str()),
+    &SubscriptionMaker: |maker| Arg::from(maker.as_str()),
     &DiscoveryStatus: |status| Arg::from(status.as_str()),
     &KeyKind: |kind| Arg::from(kind.as_str()),
     &PinStatus: |status| Arg::from(status.as_str()),
@@ -204,6 +205,8 @@ ids!(
     ScheduleId,
     SessionId,
     EventId,
+    SubscriptionId,
+    DeliveryId,
     WakeClaimId,
     BudgetId,
     ReservationId,
@@ -237,12 +240,16 @@ stored_as_word!(
     ApprovalStatus,
     AuditKind,
     BudgetSubject,
+    DeliveryReason,
+    DeliveryStatus,
     DiscoveryStatus,
     FlowStatus,
     KeyKind,
     OwnedKind,
     PinStatus,
     ScheduleRunStatus,
+    SubscriptionMaker,
+    TargetKind,
     TaskStatus,
     TaskStepKind
 );

@@ -7,7 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use monstrum_types::{ApprovalId, BindingId, BotId, BudgetId, CredentialId, KeyId, ResourceId, ResourceToolId, RoleId};
+use monstrum_types::{
+    ApprovalId, BindingId, BotId, BudgetId, CredentialId, KeyId, ResourceId, ResourceToolId, RoleId, SubscriptionId,
+};
 
 use super::total::Total;
 use super::verify::{SeenGenerations, scope_of};
@@ -17,7 +19,7 @@ use crate::db::{FromRow, Row, Session, args, from_row};
 use crate::policy::generation;
 use crate::{
     BindingRow, BotRow, BudgetRow, CredentialRow, GrantRow, KeyRow, ResourceRow, ResourceToolRow, RoleRow, Store,
-    StoreError,
+    StoreError, SubscriptionRow,
 };
 
 /// The maximum number of changed rows that a host reads one by one. If more rows have changed, reading all rows is
@@ -98,6 +100,7 @@ pub struct PolicyChanges {
     pub grants: Changed<ApprovalId, GrantRow>,
     pub resource_tools: Changed<ResourceToolId, ResourceToolRow>,
     pub budgets: Changed<BudgetId, BudgetRow>,
+    pub subscriptions: Changed<SubscriptionId, SubscriptionRow>,
     /// The new generation of each changed scope.
     pub scope_generations: HashMap<Scope, i64>,
     /// The sum of generations, as in [`PolicyRows::generations_total`](crate::PolicyRows::generations_total).
@@ -203,6 +206,7 @@ fn is_followed(table: Table) -> bool {
             | Table::ResourceTools
             | Table::FirstDiscoveries
             | Table::Budgets
+            | Table::Subscriptions
     )
 }
 
@@ -315,6 +319,7 @@ impl PolicyChanges {
             Table::ApprovalGrants => add(&mut self.grants, changed),
             Table::ResourceTools => add(&mut self.resource_tools, changed),
             Table::Budgets => add(&mut self.budgets, changed),
+            Table::Subscriptions => add(&mut self.subscriptions, changed),
             // The policy does not contain these rows, but the seals count them.
             Table::FirstDiscoveries => Some(()),
             _ => None,

@@ -11,7 +11,7 @@ use crate::{
     AgentHostRow, AgentPresenceRow, ApprovalRow, BindingRow, BotRow, BudgetRow, ConsoleSessionRow, ConsoleTicketRow,
     CredentialRow, DiscoveryRow, FirstDiscoveryRow, GrantRow, KeyRow, MissingScopesRow, OauthFlowRow, OauthProposalRow,
     OauthProviderRow, OwnerRow, PluginRow, PluginVersionSummary, ResourceRow, ResourceToolRow, RoleRow, SandboxRow,
-    TrustRow, WorkspaceRow,
+    SubscriptionRow, TrustRow, WorkspaceRow,
 };
 
 pub(crate) use statements::Statements;
@@ -90,6 +90,7 @@ tables! {
     ConsoleSessions => ConsoleSessionRow,
     ConsoleTickets => ConsoleTicketRow,
     Budgets => BudgetRow,
+    Subscriptions => SubscriptionRow,
 }
 
 static STATEMENTS: LazyLock<Vec<Statements>> =
@@ -178,6 +179,7 @@ mod tests {
         let (discovered, hosts) = discovered.split_at(2);
         let (hosts, console) = hosts.split_at(2);
         let (console, budgets) = console.split_at(2);
+        let (budgets, subscriptions) = budgets.split_at(1);
         for (tables, expected) in [
             (first, "c84ff4059f8daaec974d41430b95dc6fbd4c82cfb7a90b42841762bbdf0ac071"),
             (later, "3c58d0520aecfa045861a89b3e6e9f78479c0a334a67f5325aee899ba9cd1f36"),
@@ -186,6 +188,7 @@ mod tests {
             (hosts, "99ed2fd2361b0eda20f911338d904e6699e5d16b2f765438a79a1f9ecf0314c0"),
             (console, "c827fd74c2a75ac07851538235e30b94424ba6b4ea5de1b528cdf23a1670c410"),
             (budgets, "0e50257b77f17b03648e868074c9d0920c4e4e9422de86532ac0f2da51896932"),
+            (subscriptions, "de1d7822063863af7afc651831e1b77847979f5edcd20a8a88ee2c2d66e21cbd"),
         ] {
             let mut lines = String::new();
             for table in tables {

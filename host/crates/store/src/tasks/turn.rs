@@ -6,7 +6,7 @@ use super::sessions::{read_by, used_by};
 use super::{TaskRow, TaskStatus, TaskStepRow, select_tasks, task_columns};
 use crate::db::{Arg, Session, args, retry, values};
 use crate::wakes::{AfterTurn, WakeClaim, confirm_claim, end_turn};
-use crate::{EventRow, Store, StoreError, schedules};
+use crate::{EventRow, Store, StoreError, deliveries, schedules};
 
 /// What a round adds to its task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,6 +188,7 @@ impl Store {
             if session.run(END, values).await? > 0 {
                 event.insert(&mut session).await?;
                 schedules::end_run(&mut session, *task_id, *status, *ended_at).await?;
+                deliveries::wake_oldest(&mut session, *task_id, *ended_at).await?;
             }
             let after = end_turn(&mut session, claim, None).await?;
             session.commit().await?;

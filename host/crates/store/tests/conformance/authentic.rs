@@ -25,6 +25,7 @@ pub(crate) use crate::rotated::{
     a_rotation_of_the_row_key_can_stop_after_every_scope, an_unverified_scope_is_not_rotated,
     rows_under_a_retired_row_key_are_rejected,
 };
+pub(crate) use crate::subscriptions::an_edited_or_restored_subscription_is_rejected;
 pub(crate) use crate::usage::unreadable_reservations_do_not_hide_others;
 
 /// Another program with write access to the database. Its statements must be valid in both SQLite and PostgreSQL.
@@ -287,11 +288,13 @@ pub(crate) async fn every_change_updates_the_seals(store: &Store, _: &mut impl I
 pub(crate) async fn every_column_is_listed_as_covered_or_left_out(_: &Store, intruder: &mut impl Intruder) {
     // Tables without MACs: counters, sealed responses, sealed outputs of commands, sealed tasks and schedules, sealed keys, the audit log (which has a
     // separate chain), the seals, and the list of changed rows (which is verified against the seals).
-    const NEITHER: [&str; 20] = [
+    const NEITHER: [&str; 22] = [
         "settings",
         "wakes",
         "chores",
         "events",
+        "event_counters",
+        "deliveries",
         "usage_totals",
         "usage_rows",
         "reservations",

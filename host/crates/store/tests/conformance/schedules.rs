@@ -215,7 +215,7 @@ pub(crate) async fn the_end_of_a_task_counts_for_its_schedule(store: &Store) {
         assert_eq!((row.failures, row.last_status.unwrap().as_str()), (failures, status.as_str()));
         assert_eq!(store.running_schedule(schedule.id, 10).await.unwrap().tasks, 0);
         // The end has requested a turn of the schedule.
-        let due = store.due_wakes(60_000, None, 10, SystemClock.now()).await.unwrap().0;
+        let due = store.due_wakes(60_000, None, 100, SystemClock.now()).await.unwrap().0;
         assert!(due.iter().any(|due| due.key == wake(&schedule).key), "{due:?}");
     }
     assert_eq!(store.forget_schedule_runs(NOW).await.unwrap(), 0);
