@@ -15,7 +15,9 @@ mod budgets;
 mod console;
 mod conversations;
 mod credentials;
+mod deliveries;
 mod demo;
+mod events;
 mod export;
 mod health;
 mod http;
@@ -38,6 +40,7 @@ mod sandboxes;
 mod schedules;
 mod search;
 mod sessions;
+mod subscriptions;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -105,8 +108,12 @@ impl Creating {
         let new = OpenApiRouter::default;
         let by_root = new().routes(routes!(workspaces::create)).routes(routes!(trust::create));
         let by_admin = new().routes(routes!(roles::create)).routes(routes!(bindings::create));
-        let by_operator =
-            new().routes(routes!(resources::create)).routes(routes!(bots::create)).routes(routes!(schedules::create));
+        let by_operator = new()
+            .routes(routes!(resources::create))
+            .routes(routes!(bots::create))
+            .routes(routes!(schedules::create))
+            .routes(routes!(subscriptions::create))
+            .routes(routes!(events::emit));
         Creating {
             by_root: idempotency::describe(by_root),
             by_admin: idempotency::describe(by_admin),
@@ -221,7 +228,8 @@ fn others() -> OpenApiRouter<HttpState> {
         .merge(work())
 }
 
-/// Returns the routes of the work of bots: tasks, schedules, sessions and approvals, and the doors of clients and agents.
+/// Returns the routes of the work of bots: tasks, what starts them, sessions and approvals, and the doors of clients and
+/// agents.
 fn work() -> OpenApiRouter<HttpState> {
     OpenApiRouter::default()
         .routes(routes!(tasks::list))
@@ -233,6 +241,13 @@ fn work() -> OpenApiRouter<HttpState> {
         .routes(routes!(schedules::show, schedules::update, schedules::delete))
         .routes(routes!(schedules::fire))
         .routes(routes!(schedules::preview))
+        .routes(routes!(events::list))
+        .routes(routes!(events::show))
+        .routes(routes!(deliveries::list))
+        .routes(routes!(deliveries::retry))
+        .routes(routes!(subscriptions::list))
+        .routes(routes!(subscriptions::show, subscriptions::update, subscriptions::delete))
+        .routes(routes!(subscriptions::confirm))
         .routes(routes!(sessions::list))
         .routes(routes!(sessions::show, sessions::delete))
         .routes(routes!(sessions::messages))

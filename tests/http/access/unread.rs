@@ -85,7 +85,7 @@ async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
     // and decides about no approval.
     assert_snapshot!(
         format!("{refused:?}"),
-        @r#"{"admin": 7, "bot": 36, "no key": 44, "operator": 24, "other bot": 42, "unknown key": 44}"#
+        @r#"{"admin": 7, "bot": 39, "no key": 47, "operator": 24, "other bot": 45, "unknown key": 47}"#
     );
     Ok(())
 }

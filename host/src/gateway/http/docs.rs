@@ -61,6 +61,8 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "tools", description = "Listing, checking and calling the tools of a bot"),
         (name = "tasks", description = "What bots do by themselves with a model"),
         (name = "schedules", description = "The times at which bots start tasks"),
+        (name = "events", description = "What happened, and what it has started"),
+        (name = "subscriptions", description = "Which events start tasks of bots"),
         (name = "sessions", description = "The tasks of conversations"),
         (name = "approvals", description = "Decisions of people about calls that gates hold back"),
         (name = "mcp", description = "The tools of a bot for clients of the Model Context Protocol"),
@@ -406,6 +408,17 @@ mod tests {
         DELETE /api/schedules/{id}
         POST /api/schedules/{id}/fire
         POST /api/schedules/preview
+        GET /api/events
+        POST /api/events
+        GET /api/events/{id}
+        GET /api/deliveries
+        POST /api/deliveries/{id}/retry
+        GET /api/subscriptions
+        POST /api/subscriptions
+        GET /api/subscriptions/{id}
+        PATCH /api/subscriptions/{id}
+        DELETE /api/subscriptions/{id}
+        POST /api/subscriptions/{id}/confirm
         DELETE /api/sessions/{id}
         DELETE /api/tasks/{id}
         GET /api/bots/{id}/tasks
