@@ -1,6 +1,7 @@
 //! Events: they are stored, dispatched, and start tasks of the bots that subscribe to them.
 
 mod forged;
+mod guests;
 mod hosts;
 mod loops;
 mod platform;
