@@ -15,6 +15,7 @@ mod console;
 mod crash;
 mod dependencies;
 mod equal_policy;
+mod events;
 mod guides;
 mod hostile;
 mod http;

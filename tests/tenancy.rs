@@ -68,6 +68,11 @@ impl Tenant {
         plant_wakes(store.clone(), &world.server.data_dir(), text(&workspace["id"]), &[marker], Some(marker)).await?;
         let call = admin.call(&bot, "test_echo_run", &json!({ "repo": marker })).await?;
         ensure!(call["status"] == "success", "{call}");
+        let subscription = json!({ "bot_id": bot, "pattern": marker, "instruction": marker });
+        let subscription = made(&admin, "/api/subscriptions", &subscription).await?;
+        let event = json!({ "name": marker, "data": { "text": marker }, "bot_id": bot });
+        let (status, event) = admin.post("/api/events", &event).await?;
+        ensure!(status == 201, "{event}");
         let llm = FakeLlm::start().await?;
         llm.prepare([LlmReply::json(400, &json!({ "error": { "message": marker } }))]);
         give_model(&admin, &bot, "models", &llm).await?;
@@ -97,6 +102,8 @@ impl Tenant {
             ("sessions", text(&task["session_id"]).to_owned()),
             ("schedules", schedule),
             ("webhooks", webhook),
+            ("subscriptions", subscription),
+            ("events", text(&event["event_id"]).to_owned()),
             ("binding_id", binding),
             ("request_id", text(&call["request_id"]).to_owned()),
         ]);
@@ -144,6 +151,9 @@ impl Tenant {
             "/api/sessions",
             "/api/schedules",
             "/api/webhooks",
+            "/api/subscriptions",
+            "/api/events",
+            "/api/deliveries",
             "/api/wakes",
             "/api/workflows",
             "/api/budgets",
@@ -199,6 +209,7 @@ fn body(method: &str, template: &str, own: &Tenant) -> Option<Value> {
             Some(json!({ "enabled": false }))
         }
         ("POST", "/api/workflows/{id}/triggers") => Some(json!({ "event_pattern": "*" })),
+        ("PATCH", "/api/subscriptions/{id}") => Some(json!({ "active": false })),
         ("PATCH", _) => Some(json!({ "name": "taken" })),
         ("POST", "/api/resources/{id}/oauth/confirm") => Some(json!({ "digest": "sha256:0" })),
         ("POST", "/api/sandboxes/{id}/exec") => Some(json!({ "command": "true" })),
@@ -291,6 +302,17 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         ),
         (
             Method::POST,
+            "/api/subscriptions",
+            json!({ "bot_id": theirs, "pattern": "*", "instruction": "x", "active": false }),
+        ),
+        (
+            Method::POST,
+            "/api/subscriptions",
+            json!({ "bot_id": own.id("bots"), "pattern": "*", "instruction": "x", "from": [theirs] }),
+        ),
+        (Method::POST, "/api/events", json!({ "name": "stolen", "bot_id": theirs })),
+        (
+            Method::POST,
             "/v1/chat/completions",
             json!({ "model": theirs, "messages": [{ "role": "user", "content": "x" }] }),
         ),
@@ -325,6 +347,12 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         format!("/api/schedules?bot_id={theirs}"),
         format!("/api/schedules?cursor={}", "fffa0000-0000-7000-8000-000000000000"),
         format!("/api/webhooks?cursor={}", other.id("webhooks")),
+        format!("/api/subscriptions?bot_id={theirs}"),
+        format!("/api/subscriptions?cursor={}", "019a0000-0000-7000-8000-000000000000"),
+        format!("/api/events?bot_id={theirs}"),
+        format!("/api/events?cursor={}", "fffa0000-0000-7000-8000-000000000000"),
+        "/api/events?format=cloudevents".to_owned(),
+        format!("/api/deliveries?cursor={}", "fffa0000-0000-7000-8000-000000000000"),
         format!("/api/sandboxes?cursor={}", "019a0000-0000-7000-8000-000000000000"),
         "/api/wakes?cursor=event/0".to_owned(),
         format!("/api/workflows?bot_id={theirs}"),

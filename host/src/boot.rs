@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 use monstrum_egress::{Egress, EgressOptions};
 use monstrum_runtime::{Runtime, RuntimeOptions};
 use monstrum_sandbox::SandboxProvider;
+use monstrum_store::Store;
 use monstrum_types::{Clock, Secret, SystemClock};
-use monstrum_vault::{FileKey, VaultError};
+use monstrum_vault::{FileKey, Vault, VaultError};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
@@ -41,6 +42,7 @@ use monstrum_core::call::execute::{BuiltIn, Executor};
 use monstrum_core::call::ledger::{Ledger, Payers};
 use monstrum_core::console_sessions::ConsoleSessions;
 use monstrum_core::credentials::Refresher;
+use monstrum_core::emitter::Emitter;
 use monstrum_core::mcp::Mcp;
 use monstrum_core::meters;
 use monstrum_core::oauth::Oauth;
@@ -76,8 +78,9 @@ const SEALS_POLL: Duration = Duration::from_secs(10);
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
 /// The interval at which expired idempotency keys are deleted.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
-/// The time for which events are kept: 30 days.
-const KEPT_MS: i64 = 30 * 24 * 3_600 * 1_000;
+/// A day, and the time for which firings of schedules are kept: 30 days.
+const DAY_MS: i64 = 24 * 3_600 * 1_000;
+const KEPT_MS: i64 = 30 * DAY_MS;
 /// The interval at which the server records when API keys were last used. The record of one key is written at most once
 /// a minute.
 const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
@@ -189,11 +192,13 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let access_tokens = access_tokens.map(|issuer| AccessTokens::new(issuer, egress.clone(), Arc::clone(&clock)));
     let built_in = built_in(&sandboxes, &sandbox_outputs, &agents, &mcp);
     let executor = Executor::new(egress, lanes, settings.ceilings, Arc::clone(&ledger), built_in);
+    let emitter = emitter(store, vault, &policy, &auditor, &clock);
     let approvals = Arc::new(Approvals::new(
         store.clone(),
         Arc::clone(vault),
         auditor.clone(),
         Arc::clone(&policy),
+        Arc::clone(&emitter),
         Arc::clone(&clock),
         settings.url_for_approvals(),
     ));
@@ -225,6 +230,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         file_turns: FileTurns::default(),
         pattern_room,
         approvals,
+        emitter,
         ledger,
         pins,
         agents,
@@ -242,7 +248,8 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let tasks = tasks::register(&app, &engine);
     let router = router(Arc::clone(&app), Arc::clone(&tasks), &settings, address, &stop);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
-    let chores = chores(&app, watch, (settings.watch_plugins, (settings.audit_keep, settings.keep_tasks_days)), &stop);
+    let kept = Kept { tasks_days: settings.keep_tasks_days, events_days: settings.keep_events_days };
+    let chores = chores(&app, watch, (settings.watch_plugins, (settings.audit_keep, kept)), &stop);
     let engine = engine::start(engine, &app, &stop);
     let served = tokio::spawn(server);
     let (admin_key, grace) = (data.admin_key, settings.shutdown_grace);
@@ -257,6 +264,18 @@ async fn auditor(data: &Data, policy: &Policy, clock: &Arc<dyn Clock>) -> Result
     let sealed_generations = policy.load().verification.generations_total();
     let (store, node) = (data.store.clone(), data.node.clone());
     Ok(Auditor::start(store, keys, heads, node, sealed_generations, Arc::clone(clock)).await?)
+}
+
+/// Creates what emits events.
+fn emitter(
+    store: &Store,
+    vault: &Arc<Vault>,
+    policy: &Arc<Policy>,
+    auditor: &Auditor,
+    clock: &Arc<dyn Clock>,
+) -> Arc<Emitter> {
+    let (vault, policy, auditor) = (Arc::clone(vault), Arc::clone(policy), auditor.clone());
+    Arc::new(Emitter::new(store.clone(), vault, policy, auditor, Arc::clone(clock)))
 }
 
 /// Opens the ledger, and settles the reservations that an earlier run of this host has left.
@@ -333,7 +352,7 @@ fn packages(settings: &Settings, data: &Data, plugins: &Arc<Plugins>) -> Package
 fn chores(
     app: &Arc<App>,
     watch: Watch,
-    (watches_plugins, (audit_keep, keep_tasks_days)): (bool, (Option<Days>, u32)),
+    (watches_plugins, (audit_keep, kept)): (bool, (Option<Days>, Kept)),
     stop: &CancellationToken,
 ) -> Vec<JoinHandle<()>> {
     let mut chores = vec![
@@ -341,7 +360,7 @@ fn chores(
         tokio::spawn(load_components(Arc::clone(app))),
         tokio::spawn(follow_policy(Arc::clone(app), stop.clone())),
         tokio::spawn(follow_owners(Arc::clone(app), stop.clone())),
-        tokio::spawn(purge(Arc::clone(app), keep_tasks_days, stop.clone())),
+        tokio::spawn(purge(Arc::clone(app), kept, stop.clone())),
         tokio::spawn(follow_key_uses(Arc::clone(app), stop.clone())),
         tokio::spawn(follow_devices(Arc::clone(app), stop.clone())),
         tokio::spawn(follow_approvals(Arc::clone(app), stop.clone())),
@@ -533,9 +552,16 @@ async fn share_agents(app: Arc<App>, stop: CancellationToken) {
     app.agents.share_presence(stop).await;
 }
 
-async fn purge(app: Arc<App>, keep_tasks_days: u32, stop: CancellationToken) {
-    const DAY_MS: i64 = 24 * 3_600 * 1_000;
-    let tasks_kept_ms = i64::from(keep_tasks_days) * DAY_MS;
+/// How long rows are kept, in days.
+#[derive(Clone, Copy)]
+struct Kept {
+    tasks_days: u32,
+    events_days: u32,
+}
+
+async fn purge(app: Arc<App>, kept: Kept, stop: CancellationToken) {
+    let tasks_kept_ms = i64::from(kept.tasks_days) * DAY_MS;
+    let events_kept_ms = i64::from(kept.events_days) * DAY_MS;
     let mut tick = tokio::time::interval(PURGE_INTERVAL);
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
         if let Err(error) = gateway::forget_expired(&app).await {
@@ -565,7 +591,7 @@ async fn purge(app: Arc<App>, keep_tasks_days: u32, stop: CancellationToken) {
         if let Err(error) = app.store.forget_sessions(app.clock.now().plus_ms(-tasks_kept_ms)).await {
             tracing::warn!(%error, "cannot delete sessions that were used long ago");
         }
-        if let Err(error) = app.store.forget_events(app.clock.now().plus_ms(-KEPT_MS)).await {
+        if let Err(error) = app.store.forget_events(app.clock.now().plus_ms(-events_kept_ms)).await {
             tracing::warn!(%error, "cannot delete events that happened long ago");
         }
         if let Err(error) = app.store.forget_webhook_receipts(app.clock.now().plus_ms(-DAY_MS)).await {

@@ -72,6 +72,10 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_KEEP_TASKS_DAYS", value_name = "DAYS")]
     pub keep_tasks_days: Option<Bounded<1, KEEP_DAYS_MAX>>,
 
+    /// How long events and their deliveries are kept, in days, from 1 to 36500 [default: 30]
+    #[arg(long, env = "MONSTRUM_KEEP_EVENTS_DAYS", value_name = "DAYS")]
+    pub keep_events_days: Option<Bounded<1, KEEP_DAYS_MAX>>,
+
     /// Folder of the plugins, with one folder for each plugin [default: DATA/plugins]
     #[arg(long, env = "MONSTRUM_PLUGINS_DIR", value_name = "DIR")]
     pub plugins_dir: Option<PathBuf>,
@@ -291,8 +295,8 @@ pub struct ServeFlags {
 
 /// The size of a memory slot in the pool of the WebAssembly engine, in MiB. A call cannot have more memory.
 const MEMORY_MIB_MAX: u32 = 1024;
-/// The default of `keep_tasks_days`, and its maximum: a hundred years.
-const KEEP_TASKS_DAYS: u32 = 30;
+/// The default of `keep_tasks_days` and `keep_events_days`, and their maximum: a hundred years.
+const KEEP_DAYS: u32 = 30;
 const KEEP_DAYS_MAX: u32 = 36_500;
 
 /// The format of log lines.
@@ -366,6 +370,8 @@ pub struct Settings {
     pub audit_keep: Option<Days>,
     /// How long tasks are kept after their end, and sessions after their last use, in days.
     pub keep_tasks_days: u32,
+    /// How long events and their deliveries are kept, in days.
+    pub keep_events_days: u32,
     pub plugins_dir: PathBuf,
     pub watch_plugins: bool,
     pub database_url: Option<DatabaseUrl>,
@@ -447,7 +453,8 @@ impl Settings {
             connections,
             data_dir,
             audit_keep: flags.audit_keep.or(file.audit_keep),
-            keep_tasks_days: flags.keep_tasks_days.or(file.keep_tasks_days).map_or(KEEP_TASKS_DAYS, Bounded::get),
+            keep_tasks_days: flags.keep_tasks_days.or(file.keep_tasks_days).map_or(KEEP_DAYS, Bounded::get),
+            keep_events_days: flags.keep_events_days.or(file.keep_events_days).map_or(KEEP_DAYS, Bounded::get),
             plugins_dir,
             watch_plugins: flags.watch_plugins.or(file.watch_plugins).unwrap_or(true),
             database_url: flags.database_url.or(file.database_url),

@@ -15,7 +15,9 @@ mod budgets;
 mod console;
 mod conversations;
 mod credentials;
+mod deliveries;
 mod demo;
+mod events;
 mod export;
 mod health;
 mod http;
@@ -38,6 +40,7 @@ mod sandboxes;
 mod schedules;
 mod search;
 mod sessions;
+mod subscriptions;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -107,9 +110,15 @@ impl Creating {
         let new = OpenApiRouter::default;
         let by_root = new().routes(routes!(workspaces::create)).routes(routes!(trust::create));
         let by_admin = new().routes(routes!(roles::create)).routes(routes!(bindings::create));
-        let by_operator = new().routes(routes!(resources::create)).routes(routes!(bots::create));
-        let by_operator = by_operator.routes(routes!(schedules::create)).routes(routes!(schedules::fire));
-        let by_operator = by_operator.routes(routes!(workflows::create)).routes(routes!(workflows::create_trigger));
+        let by_operator = new()
+            .routes(routes!(resources::create))
+            .routes(routes!(bots::create))
+            .routes(routes!(schedules::create))
+            .routes(routes!(schedules::fire))
+            .routes(routes!(subscriptions::create))
+            .routes(routes!(events::emit))
+            .routes(routes!(workflows::create))
+            .routes(routes!(workflows::create_trigger));
         Creating {
             by_root: idempotency::describe(by_root),
             by_admin: idempotency::describe(by_admin),
@@ -224,7 +233,7 @@ fn others() -> OpenApiRouter<HttpState> {
         .merge(work())
 }
 
-/// Returns the routes of the work of bots: tasks, schedules, workflows, sessions, approvals and webhooks, and the doors of
+/// Returns the routes of the work of bots: tasks, what starts them, workflows, sessions, approvals and webhooks, and the doors of
 /// clients and agents.
 fn work() -> OpenApiRouter<HttpState> {
     OpenApiRouter::default()
@@ -243,6 +252,13 @@ fn work() -> OpenApiRouter<HttpState> {
         .routes(routes!(workflows::version))
         .routes(routes!(workflows::triggers))
         .routes(routes!(workflows::update_trigger, workflows::delete_trigger))
+        .routes(routes!(events::list))
+        .routes(routes!(events::show))
+        .routes(routes!(deliveries::list))
+        .routes(routes!(deliveries::retry))
+        .routes(routes!(subscriptions::list))
+        .routes(routes!(subscriptions::show, subscriptions::update, subscriptions::delete))
+        .routes(routes!(subscriptions::confirm))
         .routes(routes!(sessions::list))
         .routes(routes!(sessions::show, sessions::delete))
         .routes(routes!(sessions::messages))

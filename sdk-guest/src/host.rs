@@ -3,17 +3,19 @@
 
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use crate::testing::host::{
-    call_tool, credential_status, sandbox_exec, sandbox_list, sandbox_read, sandbox_write, send, write_log,
+    call_tool, credential_status, emit, sandbox_exec, sandbox_list, sandbox_read, sandbox_write, send, subscribe,
+    subscriptions, unsubscribe, write_log,
 };
 
 #[cfg(target_arch = "wasm32")]
 pub(crate) use component::{
-    call_tool, credential_status, sandbox_exec, sandbox_list, sandbox_read, sandbox_write, send, write_log,
+    call_tool, credential_status, emit, sandbox_exec, sandbox_list, sandbox_read, sandbox_write, send, subscribe,
+    subscriptions, unsubscribe, write_log,
 };
 
 #[cfg(target_arch = "wasm32")]
 mod component {
-    use crate::wit::monstrum::plugin::{credentials, http, log, sandbox, tools, types};
+    use crate::wit::monstrum::plugin::{credentials, events, http, log, sandbox, tools, types};
 
     pub(crate) fn send(request: &http::Request) -> Result<http::Response, types::Failure> {
         http::send(request)
@@ -37,6 +39,22 @@ mod component {
 
     pub(crate) fn sandbox_write(path: &str, content: &[u8]) -> Result<(), types::Failure> {
         sandbox::write_file(path, content)
+    }
+
+    pub(crate) fn emit(name: &str, data: &str) -> Result<String, types::Failure> {
+        events::emit(name, data)
+    }
+
+    pub(crate) fn subscribe(pattern: &str, instruction: &str) -> Result<String, types::Failure> {
+        events::subscribe(pattern, instruction)
+    }
+
+    pub(crate) fn unsubscribe(id: &str) -> Result<bool, types::Failure> {
+        events::unsubscribe(id)
+    }
+
+    pub(crate) fn subscriptions() -> Result<Vec<events::Subscription>, types::Failure> {
+        events::subscriptions()
     }
 
     pub(crate) fn credential_status() -> String {

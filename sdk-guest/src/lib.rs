@@ -39,6 +39,7 @@ extern crate self as monstrum_sdk;
 
 pub mod credentials;
 mod error;
+pub mod events;
 mod executor;
 pub mod functions;
 pub mod glob;

@@ -28,6 +28,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use crate::error::Failure;
+use crate::events::Subscription;
 use crate::executor::{Executor, execute};
 use crate::functions;
 use crate::log::Level;
@@ -187,11 +188,13 @@ impl Call {
         } else {
             execute(executor, &request)
         };
-        let Host { answers, tools, sandbox, requests, tool_calls, log, .. } = host::finish();
+        let Host { answers, tools, sandbox, requests, tool_calls, log, events, subscriptions, .. } = host::finish();
         assert!(answers.is_empty(), "unused answers:\n{}", host::list(&answers));
         assert!(tools.is_empty(), "unused tool answers:\n{}", host::list_tools(&tools));
         assert!(sandbox.answers.is_empty(), "unused command results:\n{}", sandbox.list());
-        Run { outcome, requests, tool_calls, commands: sandbox.commands, files: sandbox.files, log }
+        let subscriptions = subscriptions.into_iter().map(Subscription::from).collect();
+        let Sandbox { commands, files, .. } = sandbox;
+        Run { outcome, requests, tool_calls, commands, files, events, subscriptions, log }
     }
 }
 
@@ -208,6 +211,10 @@ pub struct Run {
     pub commands: Vec<Command>,
     /// The files of the sandbox at the end, by their paths relative to `/workspace`.
     pub files: BTreeMap<String, Vec<u8>>,
+    /// The names and the data of the [`events`](crate::events) that were emitted, in order.
+    pub events: Vec<(String, Value)>,
+    /// The subscriptions at the end. There are none at the beginning.
+    pub subscriptions: Vec<Subscription>,
     /// The log lines, in order.
     pub log: Vec<Line>,
 }

@@ -2,8 +2,9 @@
 //!
 //! Plugins rarely need these bindings. The functions of these bindings are imports of a component and panic under
 //! `cargo test`.
-//! The functions of [`http`](crate::http), [`tools`](crate::tools), [`sandbox`](crate::sandbox), [`log`](crate::log)
-//! and [`credentials`](crate::credentials) use the prepared answers of the test instead.
+//! The functions of [`http`](crate::http), [`tools`](crate::tools), [`sandbox`](crate::sandbox),
+//! [`events`](crate::events), [`log`](crate::log) and [`credentials`](crate::credentials) use the prepared answers of the
+//! test instead.
 //!
 //! The world includes all imports, but a Rust component imports only the interfaces that it uses. The manifest must
 //! list the capabilities of these interfaces.

@@ -302,7 +302,7 @@ async fn an_expired_approval_is_not_decided() -> Result<()> {
     let options = StoreOptions::sqlite(data.join("monstrum.db"));
     let store = row_seals::open_with_key_file(options, &data.join("master.key")).await?;
     let max = PendingMax { of_bot: 100, of_workspace: 100 };
-    ensure!(matches!(store.ask_approval(&row, "sealed", max).await?, AskedApproval::New(_)));
+    ensure!(matches!(store.ask_approval(&row, "sealed", None, max).await?, AskedApproval::New(_)));
     store.close().await;
     let id = row.id.to_string();
     let body = json!({ "decision": "approve", "digest": row.digest });
@@ -334,7 +334,7 @@ async fn expire(gated: &Gated, id: &str, is_approved: bool) -> Result<()> {
     let now = SystemClock.now();
     let row = ApprovalRow { created_at: now.plus_ms(-60_000), expires_at: now.plus_ms(-1), ..row };
     let max = PendingMax { of_bot: 100, of_workspace: 100 };
-    ensure!(matches!(store.ask_approval(&row, &sealed, max).await?, AskedApproval::New(_)));
+    ensure!(matches!(store.ask_approval(&row, &sealed, None, max).await?, AskedApproval::New(_)));
     if is_approved {
         let at = now.plus_ms(-30_000);
         let decided = store.decide_approval(&row, ApprovalDecision::Approve, KeyId::new(), None, at).await?;

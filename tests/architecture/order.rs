@@ -19,6 +19,7 @@ const ORDER: &[&[&str]] = &[
     &["access_tokens", "console_sessions", "models", "oauth", "webhooks"],
     &["pins"],
     &["mcp", "remote_agents"],
+    &["emitter"],
     &["approvals"],
     &["call/session"],
     &["call/resolve"],

@@ -2,6 +2,7 @@
 //! route that is not in the table fails the test.
 
 mod agents;
+mod bodies;
 mod may;
 mod unknown;
 mod unread;
@@ -15,6 +16,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use support::{Api, FakeLlm, LlmReply, Server, TOKEN};
 
+use self::bodies::{schedule, subscription, trust, webhook};
 use crate::http::{Answers, made, send, workspace};
 use crate::sandbox::plant;
 use crate::tasks::{ended, give_model};
@@ -164,6 +166,16 @@ impl Fresh {
             // A webhook that does not exist, below `/hooks`.
             "{id}" => "01939d2c-7f6a-7000-8000-000000000001".to_owned(),
             "workflows" => made(api, "/api/workflows", &new_workflow(&self.name(), &self.world.bot)).await?,
+            "events" => {
+                let (_, emitted) = api.post("/api/events", &json!({ "name": self.name() })).await?;
+                text(&emitted["event_id"]).to_owned()
+            }
+            "subscriptions" => {
+                let owner = api.bot(&self.name()).await?;
+                made(api, "/api/subscriptions", &subscription(&owner)).await?
+            }
+            // No event has a delivery.
+            "deliveries" => "01939d2c-7f6a-7000-8000-000000000002".to_owned(),
             "oauth" => made(api, "/api/oauth/providers", &self.provider().await?).await?,
             // The model is a bot that has one.
             "models" => {
@@ -213,6 +225,8 @@ impl Fresh {
             | "POST /api/resources/{id}/tools/discover"
             | "POST /api/schedules/{id}/fire"
             | "POST /api/webhooks/{id}/rotate"
+            | "POST /api/deliveries/{id}/retry"
+            | "POST /api/subscriptions/{id}/confirm"
             | "POST /oauth/begin/{ticket}" => return Ok(None),
             "POST /api/resources/{id}/oauth/start"
             | "POST /api/resources/{id}/oauth/device"
@@ -255,6 +269,12 @@ impl Fresh {
             "POST /api/schedules" => schedule(&name, &self.world.bot),
             "POST /api/webhooks" => webhook(&name),
             "POST /hooks/{id}" => json!({}),
+            "POST /api/events" => json!({ "name": name }),
+            "POST /api/subscriptions" => {
+                // A bot has a limited number of subscriptions.
+                subscription(&self.world.api.bot(&name).await?)
+            }
+            "PATCH /api/subscriptions/{id}" => json!({ "active": false }),
             "POST /api/schedules/preview" => json!({ "cron": "0 0 * * *" }),
             "POST /api/workflows" | "POST /api/workflows/validate" => new_workflow(&name, &self.world.bot),
             "POST /api/workflows/{id}/triggers" => json!({ "event_pattern": "custom.x" }),
@@ -316,22 +336,6 @@ impl Fresh {
     }
 }
 
-/// Returns the body for a schedule that never fires.
-fn schedule(name: &str, bot: &str) -> Value {
-    json!({ "name": name, "bot_id": bot, "instruction": "x", "every_s": 3600, "enabled": false })
-}
-
-/// Returns the body for a webhook.
-fn webhook(name: &str) -> Value {
-    json!({ "name": name, "event": "e", "verify": { "kind": "token" } })
-}
-
-/// Returns the body for trusting a new key.
-fn trust(name: &str) -> Result<Value> {
-    let key = monstrum_package::SigningKey::generate()?.public();
-    Ok(json!({ "public_key": key.to_string(), "name_glob": name }))
-}
-
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "the table has a line for each route")]
 async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()> {
@@ -386,9 +390,14 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     POST   /api/console/tickets                               401  401  201  201  201  201  403  201
     POST   /api/core/ai/sandbox/download                      401  401  503  503  503  403  403  404
     POST   /api/core/ai/sandbox/file                          401  401  503  503  503  403  403  404
+    GET    /api/deliveries                                    401  401  200  200  200  403  403  200
+    POST   /api/deliveries/{id}/retry                         401  401  404  404  404  403  403  404
     GET    /api/demo                                          401  401  200  403  403  403  403  403
     POST   /api/demo                                          401  401  409  403  403  403  403  403
     DELETE /api/demo                                          401  401  204  403  403  403  403  403
+    GET    /api/events                                        401  401  200  200  200  403  403  200
+    POST   /api/events                                        401  401  201  201  201  403  403  201
+    GET    /api/events/{id}                                   401  401  200  200  200  403  403  404
     GET    /api/export                                        401  401  200  200  403  403  403  200
     POST   /api/import                                        401  401  200  200  403  403  403  200
     GET    /api/keys                                          401  401  200  200  403  403  403  200
@@ -460,6 +469,12 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/sessions/{id}/messages                        401  401  200  200  200  403  200  404
     POST   /api/sessions/{id}/messages                        401  401  202  202  202  403  202  404
     GET    /api/stats                                         401  401  422  422  422  403  403  422
+    GET    /api/subscriptions                                 401  401  200  200  200  403  403  200
+    POST   /api/subscriptions                                 401  401  201  201  201  403  403  422
+    GET    /api/subscriptions/{id}                            401  401  200  200  200  403  403  404
+    DELETE /api/subscriptions/{id}                            401  401  204  204  204  403  403  404
+    PATCH  /api/subscriptions/{id}                            401  401  200  200  200  403  403  404
+    POST   /api/subscriptions/{id}/confirm                    401  401  409  409  403  403  403  404
     GET    /api/tasks                                         401  401  200  200  200  403  200  200
     GET    /api/tasks/{id}                                    401  401  200  200  200  403  200  404
     DELETE /api/tasks/{id}                                    401  401  200  200  200  403  200  404

@@ -14,7 +14,7 @@ use crate::http::{Answers, made};
 use crate::sandbox::plant;
 use crate::tasks::{ended, give_model};
 use crate::workflows::{definition, definition_with};
-use crate::world::{World, text};
+use crate::world::{World, eventually, text};
 
 #[tokio::test]
 async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
@@ -96,6 +96,8 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     /api/bots/{id}/resources has 6; 422 422 422 422 422 422 422 422
     /api/bots/{id}/tasks has 4; 422 422 422 422 422 422 422 422
     /api/budgets has 3; 422 422 422 422 422 422 200 422
+    /api/deliveries has 2; 422 422 422 422 422 422 422 422
+    /api/events has 10; 422 422 422 422 422 422 422 422
     /api/keys has 5; 422 422 422 422 422 422 422 422
     /api/oauth/providers has 3; 422 422 422 422 422 422 422 422
     /api/plugins has 3; 422 422 422 422 422 422 200 422
@@ -105,11 +107,12 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     /api/resources/{id}/credentials has 3; 422 422 422 422 422 422 422 422
     /api/roles has 4; 422 422 422 422 422 422 422 422
     /api/sandboxes has 4; 422 422 422 422 422 422 422 422
-    /api/schedules has 3; 422 422 422 422 422 422 422 422
+    /api/schedules has 2; 422 422 422 422 422 422 422 422
     /api/sessions has 2; 422 422 422 422 422 422 422 422
     /api/sessions/{id}/messages has 3; 422 422 422 422 422 422 422 422
+    /api/subscriptions has 2; 422 422 422 422 422 422 422 422
     /api/tasks has 4; 422 422 422 422 422 422 422 422
-    /api/trust has 4; 422 422 422 422 422 422 422 422
+    /api/trust has 2; 422 422 422 422 422 422 422 422
     /api/wakes has 4; 422 422 422 422 422 422 422 422
     /api/webhooks has 3; 422 422 422 422 422 422 422 422
     /api/workflows has 3; 422 422 422 422 422 422 422 422
@@ -203,14 +206,18 @@ async fn objects(world: &World, store: StoreOptions) -> Result<()> {
             let times = json!({
                 "name": name, "bot_id": world.bot, "instruction": "x", "every_s": 3600, "enabled": false,
             });
-            made(&world.api, "/api/schedules", &times).await?;
             let webhook = json!({ "name": name, "event": "e", "verify": { "kind": "token" } });
             made(&world.api, "/api/webhooks", &webhook).await?;
+            if number < 2 {
+                made(&world.api, "/api/schedules", &times).await?;
+                let subscription = json!({ "bot_id": world.bot, "pattern": "custom.page", "instruction": "x" });
+                made(&world.api, "/api/subscriptions", &subscription).await?;
+                let key = SigningKey::generate()?.public().to_string();
+                made(&world.api, "/api/trust", &json!({ "public_key": key, "name_glob": name })).await?;
+            }
         }
         made(&world.api, "/api/keys", &json!({ "name": name, "kind": if number % 2 == 0 { "root" } else { "admin" } }))
             .await?;
-        let key = SigningKey::generate()?.public().to_string();
-        made(&world.api, "/api/trust", &json!({ "public_key": key, "name_glob": name })).await?;
         let resource = world.api.resource("test-echo", &name, &world.github.url()).await?;
         let body = json!({ "resource_id": resource, "permissions": {} });
         made(&world.api, &format!("/api/bots/{}/resources", world.bot), &body).await?;
@@ -221,6 +228,14 @@ async fn objects(world: &World, store: StoreOptions) -> Result<()> {
         let budget = json!({ "subject": "user", "id": { "app_id": "app", "user_id": name }, "monthly_tokens": 1000 });
         assert_eq!(world.api.put("/api/budgets", &budget).await?.0, 200);
     }
+    // The bot has no model yet, so the event starts no tasks.
+    let (status, emitted) = world.api.post("/api/events", &json!({ "name": "page" })).await?;
+    ensure!(status == 201, "{status} {emitted}");
+    eventually("the deliveries are dead", async || {
+        let (_, dead) = world.api.get("/api/deliveries?status=dead").await?;
+        Ok(dead["items"].as_array().is_some_and(|items| items.len() == 2).then_some(()))
+    })
+    .await?;
     plant_wakes(store, &world.server.data_dir(), text(&workspace["id"]), &["a", "b", "c", "d"], None).await?;
     Ok(())
 }

@@ -26,7 +26,7 @@ fn event(workspace_id: WorkspaceId, bot_id: Option<BotId>) -> NewEvent {
         source_type: "task",
         source_id: "t".to_owned(),
         bot_id,
-        links: EventLinks { task_id: Some("t".to_owned()), request_id: None },
+        links: EventLinks { task_id: Some("t".to_owned()), ..EventLinks::default() },
         cause: None,
         data: json!({ "result": "done" }),
     }

@@ -9,7 +9,7 @@ use super::sandbox::Sandbox;
 use super::{Answer, Line, Sent, ToolAnswer, ToolCall};
 use crate::http::RESERVED;
 use crate::log::Level;
-use crate::wit::monstrum::plugin::{http as wire, sandbox, tools, types};
+use crate::wit::monstrum::plugin::{events, http as wire, sandbox, tools, types};
 
 /// The prepared answers, and the recorded requests.
 #[derive(Default)]
@@ -21,6 +21,10 @@ pub(super) struct Host {
     pub(super) requests: Vec<Sent>,
     pub(super) tool_calls: Vec<ToolCall>,
     pub(super) log: Vec<Line>,
+    pub(super) events: Vec<(String, Value)>,
+    pub(super) subscriptions: Vec<events::Subscription>,
+    /// The number of subscriptions that were made.
+    pub(super) subscribed: usize,
 }
 
 thread_local! {
@@ -88,6 +92,41 @@ pub(crate) fn sandbox_read(path: &str) -> Result<Vec<u8>, types::Failure> {
 
 pub(crate) fn sandbox_write(path: &str, content: &[u8]) -> Result<(), types::Failure> {
     with(|host| host.sandbox.write(path, content.to_vec()))
+}
+
+pub(crate) fn emit(name: &str, data: &str) -> Result<String, types::Failure> {
+    let data = serde_json::from_str(data).expect("the data is written by this crate, as JSON");
+    with(|host| {
+        host.events.push((name.to_owned(), data));
+        Ok(format!("event-{}", host.events.len()))
+    })
+}
+
+pub(crate) fn subscribe(pattern: &str, instruction: &str) -> Result<String, types::Failure> {
+    with(|host| {
+        host.subscribed += 1;
+        let id = format!("subscription-{}", host.subscribed);
+        host.subscriptions.push(events::Subscription {
+            id: id.clone(),
+            pattern: pattern.to_owned(),
+            instruction: instruction.to_owned(),
+            active: true,
+            created_at: "2026-01-01T00:00:00.000Z".to_owned(),
+        });
+        Ok(id)
+    })
+}
+
+pub(crate) fn unsubscribe(id: &str) -> Result<bool, types::Failure> {
+    with(|host| {
+        let before = host.subscriptions.len();
+        host.subscriptions.retain(|subscription| subscription.id != id);
+        Ok(host.subscriptions.len() < before)
+    })
+}
+
+pub(crate) fn subscriptions() -> Result<Vec<events::Subscription>, types::Failure> {
+    with(|host| Ok(host.subscriptions.clone()))
 }
 
 pub(crate) fn credential_status() -> String {

@@ -91,6 +91,7 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     post /api/core/ai/sandbox/download: 503
     post /api/core/ai/sandbox/file: 503
     post /api/demo: 422 "/unknown"
+    post /api/events: 422 "/unknown"
     post /api/import: 422 "line 1: /unknown"
     post /api/keys: 422 "/unknown"
     post /api/oauth/providers: 422 "/unknown"
@@ -115,6 +116,8 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     post /api/schedules/preview: 422 "/unknown"
     patch /api/schedules/{id}: 422 "/unknown"
     post /api/sessions/{id}/messages: 422 "/unknown"
+    post /api/subscriptions: 422 "/unknown"
+    patch /api/subscriptions/{id}: 422 "/unknown"
     post /api/trust: 422 "/unknown"
     post /api/webhooks: 422 "/unknown"
     patch /api/webhooks/{id}: 422 "/unknown"

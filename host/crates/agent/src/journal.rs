@@ -5,10 +5,12 @@
 use monstrum_api::tasks::{Narrow, TokenUsage};
 use monstrum_api::tools::Chat;
 use monstrum_core::call_types::incoming::CallerKey;
+use monstrum_core::events::{self, EventCause, EventLinks};
 use monstrum_llm::AssistantMessage;
 use monstrum_store::{TaskRow, TaskStepKind, TaskStepRow};
 use monstrum_types::{
-    AppUser, BotId, CallOutcome, Code, KeyId, Labels, RequestId, ScheduleId, SessionId, Status, TaskId, WorkspaceId,
+    AppUser, BotId, CallOutcome, Code, DeliveryId, KeyId, Labels, RequestId, ScheduleId, SessionId, Status,
+    SubscriptionId, TaskId, WorkspaceId,
 };
 use monstrum_vault::{AssociatedData, Vault, VaultError};
 use serde::de::DeserializeOwned;
@@ -71,6 +73,9 @@ pub struct TaskContent {
     /// The JSON Schema of the answer, if it has to be JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Map<String, Value>>,
+    /// The event that has started the task, or the task above it. It is the cause of the events of the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<EventCause>,
 }
 
 /// The place of a task in the tree of tasks that start each other.
@@ -108,6 +113,15 @@ pub enum Source {
         #[serde(default)]
         starters: Vec<KeyId>,
     },
+    /// The delivery of an event to a subscription. The task has no key.
+    Event {
+        delivery: DeliveryId,
+        subscription: SubscriptionId,
+        /// The random part of the names of the frames in the instruction.
+        nonce: String,
+        /// The keys that made or changed the subscription.
+        starters: Vec<KeyId>,
+    },
 }
 
 impl Source {
@@ -126,7 +140,7 @@ impl Source {
         let hash_text = match self {
             Source::Key { hash } => Some(hash),
             Source::Call { hash, .. } => hash.as_ref(),
-            Source::Schedule { .. } => None,
+            Source::Schedule { .. } | Source::Event { .. } => None,
         };
         match (hash_text, id) {
             (Some(text), Some(id)) => {
@@ -139,12 +153,20 @@ impl Source {
         }
     }
 
+    /// Returns the paragraph of the system prompt about the frames of the instruction, if the task has them.
+    pub(crate) fn rule(&self) -> Option<String> {
+        match self {
+            Source::Event { nonce, .. } => Some(events::rule(nonce)),
+            Source::Key { .. } | Source::Call { .. } | Source::Schedule { .. } => None,
+        }
+    }
+
     /// Returns the call that waits for the answer of the task, if there is one.
     #[must_use]
     pub fn waiting_call(&self) -> Option<RequestId> {
         match self {
             Source::Call { request, waits: true, .. } => Some(*request),
-            Source::Call { .. } | Source::Key { .. } | Source::Schedule { .. } => None,
+            Source::Call { .. } | Source::Key { .. } | Source::Schedule { .. } | Source::Event { .. } => None,
         }
     }
 }
@@ -229,7 +251,7 @@ impl TaskContent {
     #[must_use]
     pub fn new(instruction: String, limits: Limits, source: Source) -> TaskContent {
         let (params, chat, request, result, message, is_cancelled) = (None, None, None, None, None, false);
-        let (links, tree, labels, output_schema) = (Vec::new(), None, Labels::none(), None);
+        let (links, tree, labels, output_schema, cause) = (Vec::new(), None, Labels::none(), None, None);
         TaskContent {
             instruction,
             params,
@@ -244,6 +266,7 @@ impl TaskContent {
             is_cancelled,
             labels,
             output_schema,
+            cause,
         }
     }
 }
@@ -256,6 +279,15 @@ impl TaskContent {
             Some(TaskLink::Narrow(narrow)) => Some(narrow),
             Some(TaskLink::Delegation { .. }) | None => None,
         }
+    }
+
+    /// Returns the links of the events of this task.
+    pub(crate) fn event_links(&self, id: TaskId) -> EventLinks {
+        let delivery_id = match &self.source {
+            Source::Event { delivery, .. } => Some(*delivery),
+            Source::Key { .. } | Source::Call { .. } | Source::Schedule { .. } => None,
+        };
+        EventLinks { task_id: Some(id.to_string()), delivery_id, ..EventLinks::default() }
     }
 
     /// Returns the user for whom the bot works.

@@ -143,7 +143,8 @@ impl TaskTurn<'_> {
         let own = prompt_of(app, &bot.row, &Language::default()).await.map_err(|error| failed(&error))?;
         let own = if own.trim().is_empty() { None } else { Some(own) };
         let form = self.content.output_schema.as_ref().map(output::rule);
-        let parts = own.into_iter().chain([present::RULES.to_owned()]).chain(form);
+        let of_event = self.content.source.rule();
+        let parts = own.into_iter().chain([present::RULES.to_owned()]).chain(form).chain(of_event);
         let text = parts.collect::<Vec<_>>().join("\n\n");
         let system = Message::System { text: self.with_instructions(text) };
         let last = is_last.then(|| Message::user(present::LAST_STEP));

@@ -12,7 +12,7 @@ use monstrum_core::app::App;
 use monstrum_core::call_types::call_secrets::SharedRedactors;
 use monstrum_core::call_types::incoming::{Attachments, CallerKey, IncomingCall};
 use monstrum_core::call_types::task_step::TaskOfCall;
-use monstrum_core::events::{self, EventLinks, EventType, NewEvent};
+use monstrum_core::events::EventType;
 use monstrum_core::meters;
 use monstrum_engine::{Handler, Turn, TurnError, TurnOutcome};
 use monstrum_llm::Message;
@@ -31,6 +31,7 @@ use crate::links::LinksOfTask;
 use crate::live::{LiveTask, LiveTasks};
 use crate::places::{PlaceOfTask, Places};
 use crate::present;
+use crate::reported;
 use crate::rounds::RoundEnd;
 use crate::spans::of_task;
 use crate::state::State;
@@ -287,19 +288,11 @@ impl Runner {
             "result": result.as_ref().map(first),
             "error": message.as_ref().map(first),
         });
-        let event = NewEvent {
-            workspace_id: row.workspace_id,
-            event_type: event_type.into(),
-            source_type: "task",
-            source_id: row.id.to_string(),
-            bot_id: Some(row.bot_id),
-            links: EventLinks { task_id: Some(row.id.to_string()), request_id: None },
-            cause: None,
-            data,
-        };
-        let event = events::seal(&app.vault, event, now).map_err(|error| Interrupted::Failed(with_causes(&error)))?;
+        let content = journal::open_task(&app.vault, row);
+        let event = reported::ended(&app.vault, (row, content.as_ref().ok()), (event_type, data), now);
+        let event = event.map_err(|error| Interrupted::Failed(with_causes(&error)))?;
         // The record of a task that cannot be opened is kept as it is.
-        let sealed = match journal::open_task(&app.vault, row) {
+        let sealed = match content {
             Ok(mut content) => {
                 content.is_cancelled = status == TaskStatus::Cancelled;
                 (content.result, content.message) = (result, message);
@@ -311,6 +304,7 @@ impl Runner {
         let end = TaskEnd { task_id: row.id, status, code, ended_at: now, sealed };
         let after = app.store.end_task(turn.claim(), &end, &event).await?;
         meters::task_ended(status.as_str(), code_word);
+        app.emitter.signal(&event);
         Ok(after)
     }
 }

@@ -9,14 +9,14 @@ mod input;
 mod operations;
 mod plan;
 mod record;
-mod task;
+pub(crate) mod task;
 mod timing;
 
 use std::sync::Arc;
 
 use monstrum_core::app::App;
 use monstrum_engine::Engine;
-use monstrum_store::{NewWake, ScheduleRow, StoreError};
+use monstrum_store::{NewWake, ScheduleRow, ScheduledTask, StoreError};
 use monstrum_types::{ScheduleId, UtcMillis, WakeKey, WakeKind, WorkspaceId};
 
 pub use ended::TasksOfSchedules;
@@ -38,6 +38,12 @@ impl Schedules {
     #[must_use]
     pub fn new(app: Arc<App>, engine: Arc<dyn Engine>) -> Schedules {
         Schedules { app, engine }
+    }
+
+    /// Tells the engine about the events of a firing.
+    fn signal_events(&self, task: &ScheduledTask) {
+        self.app.emitter.signal(&task.event);
+        self.app.emitter.signal(&task.session.created);
     }
 
     fn open(&self, row: &ScheduleRow) -> Result<Record, RecordError> {

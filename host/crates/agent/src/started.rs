@@ -12,6 +12,7 @@ use monstrum_api::tasks::NewTask;
 use monstrum_core::call_types::refusal::{Refusal, invalid_params};
 use monstrum_core::call_types::starts_tasks::{AskedTask, StartedTask, Starter, StartsTasks, TaskAnswer, TaskReport};
 use monstrum_core::call_types::task_step::TaskPosition;
+use monstrum_core::events::EventCause;
 use monstrum_core::models;
 use monstrum_core::operations::OperationError;
 use monstrum_core::plugins::built_in::QUERY_MAX;
@@ -59,7 +60,7 @@ impl StartsTasks for Tasks {
                 let row = self.app.store.task(workspace, next?).await.ok()??;
                 let content = journal::open_task(&self.app.vault, &row).ok()?;
                 match content.source {
-                    Source::Schedule { starters, .. } => return Some(starters),
+                    Source::Schedule { starters, .. } | Source::Event { starters, .. } => return Some(starters),
                     Source::Key { .. } => return row.key_id.map(|key| vec![key]),
                     // A call without a key is one of the task above, or of infrastructure code.
                     Source::Call { .. } => next = row.parent_id,
@@ -68,6 +69,14 @@ impl StartsTasks for Tasks {
             None
         }
         .boxed()
+    }
+
+    fn cause(
+        self: Arc<Self>,
+        workspace: WorkspaceId,
+        task: TaskId,
+    ) -> BoxFuture<'static, Result<Option<EventCause>, Refusal>> {
+        async move { self.cause_of(workspace, task).await.map_err(|error| refused(&error)) }.boxed()
     }
 
     fn report(self: Arc<Self>, asked: AskedTask) -> BoxFuture<'static, Result<Option<TaskReport>, Refusal>> {
@@ -108,9 +117,18 @@ impl Tasks {
         content.params = input.params;
         content.links = links.iter().map(TaskLink::of_call).collect();
         (content.chat, content.tree, content.labels) = (chat, tree, labels);
+        if let Some(parent) = parent {
+            content.cause = self.cause_of(workspace, parent.task).await.map_err(|error| refused(&error))?;
+        }
         let (key, parent) = (key.map(|key| key.id), parent.map(|parent| parent.task));
         let begun = self.begin(Beginning { workspace, bot, key, parent, session: None, content }).await;
         Ok(begun.map_err(|error| refused(&error))?.id)
+    }
+
+    /// Returns the cause of the events of a task.
+    async fn cause_of(&self, workspace: WorkspaceId, id: TaskId) -> Result<Option<EventCause>, OperationError> {
+        let row = self.app.store.task(workspace, id).await?.ok_or_else(|| OperationError::not_found("task"))?;
+        Ok(journal::open_task(&self.app.vault, &row).map_err(internal)?.cause)
     }
 
     /// Waits for the end of a task.

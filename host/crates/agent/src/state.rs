@@ -206,6 +206,11 @@ impl State {
         labels
     }
 
+    /// Returns all messages, those that a summary stands for included.
+    pub(crate) fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
     /// Returns what the model is asked: the conversation between the system prompt and the last note. What was summarised is
     /// left out.
     #[must_use]

@@ -187,6 +187,10 @@ impl Tasks {
             }
         }
         self.engine.start(&wake);
+        if let Some(new) = &new {
+            app.emitter.signal(&new.created);
+            new.after.iter().for_each(|(_, expired)| app.emitter.signal(expired));
+        }
         Ok(self.shown(&row, content))
     }
 

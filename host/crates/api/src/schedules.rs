@@ -89,10 +89,10 @@ pub struct LastFiring {
 /// Who made an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MadeBy {
-    /// `key`.
+    /// `key`, or `plugin` for a subscription that a plugin has made.
     #[schema(example = "key")]
     pub kind: String,
-    /// The id of the key, which may have been deleted.
+    /// The id of the key, which may have been deleted, or the name of the plugin.
     pub id: String,
 }
 

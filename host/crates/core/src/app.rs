@@ -15,6 +15,7 @@ use crate::call::Calls;
 use crate::call::ledger::Ledger;
 use crate::console_sessions::ConsoleSessions;
 use crate::credentials::Refresher;
+use crate::emitter::Emitter;
 use crate::mcp::Mcp;
 use crate::meters;
 use crate::oauth::{Oauth, ReturnOrigin};
@@ -53,6 +54,7 @@ pub struct App {
     pub file_turns: FileTurns,
     pub pattern_room: PatternRoom,
     pub approvals: Arc<Approvals>,
+    pub emitter: Arc<Emitter>,
     pub ledger: Arc<Ledger>,
     pub pins: Arc<Pins>,
     pub agents: Arc<RemoteAgents>,

@@ -16,7 +16,9 @@ pub use definition::{content_digest, definition};
 
 use std::sync::Arc;
 
-use monstrum_store::{ApprovalDecision, ApprovalRow, AskedApproval, PendingMax, Store, StoreError, UsedApproval};
+use monstrum_store::{
+    ApprovalDecision, ApprovalRow, AskedApproval, EventRow, PendingMax, Store, StoreError, UsedApproval,
+};
 use monstrum_types::{
     ApprovalId, AwaitedApproval, Clock, Code, Digest, JsonText, KeyId, RequestId, UtcMillis, WorkspaceId, with_causes,
 };
@@ -26,6 +28,8 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use crate::audit::{self, AuditUnavailable, Auditor};
+use crate::emitter::{Emitter, UnknownCause};
+use crate::events::{EventError, EventLinks, EventType, NewEvent, seal};
 use crate::policy::Policy;
 
 /// The maximum numbers of pending approvals. A person cannot read more than this, and a bot that repeats itself with
@@ -48,6 +52,10 @@ pub enum ApprovalError {
     Store(#[from] StoreError),
     #[error("the parameters of the call cannot be sealed or unsealed")]
     Vault(#[from] VaultError),
+    #[error("the event of the approval cannot be made")]
+    Event(#[from] EventError),
+    #[error("the event of the approval cannot be made")]
+    Cause(#[from] UnknownCause),
     #[error("the bot or the workspace has too many pending approvals")]
     Full,
 }
@@ -58,6 +66,7 @@ pub struct Approvals {
     vault: Arc<Vault>,
     auditor: Auditor,
     policy: Arc<Policy>,
+    emitter: Arc<Emitter>,
     clock: Arc<dyn Clock>,
     url: Option<ApprovalUrl>,
     /// The sender that notifies subscribers of each step on this host.
@@ -92,11 +101,17 @@ impl Approvals {
         vault: Arc<Vault>,
         auditor: Auditor,
         policy: Arc<Policy>,
+        emitter: Arc<Emitter>,
         clock: Arc<dyn Clock>,
         url: Option<ApprovalUrl>,
     ) -> Approvals {
         let (changes, _) = broadcast::channel(CHANGES_KEPT);
-        Approvals { store, vault, auditor, policy, clock, url, changes, closing: CancellationToken::new() }
+        Approvals { store, vault, auditor, policy, emitter, clock, url, changes, closing: CancellationToken::new() }
+    }
+
+    /// Returns what emits the events of this host.
+    pub fn emitter(&self) -> &Arc<Emitter> {
+        &self.emitter
     }
 
     /// Returns the approval of a call if it is pending, approved or denied and has not expired.
@@ -111,11 +126,13 @@ impl Approvals {
             let row = asking.row(ApprovalId::new(), self.clock.now());
             let sealed = self.vault.seal(params.as_bytes(), place_of(&row))?.to_string();
             let change = change("approval.ask", &row, asking.key, Value::Null, shown(&row));
-            let asked = self.store.ask_approval(&row, &sealed, PENDING_MAX);
+            let requested = self.requested(&row).await?;
+            let asked = self.store.ask_approval(&row, &sealed, Some(&requested), PENDING_MAX);
             let is_done = |asked: &AskedApproval| matches!(asked, AskedApproval::New(_));
             match self.recorded(change, asked, is_done).await? {
                 AskedApproval::New(row) => {
                     self.notify(row.id);
+                    self.emitter.signal(&requested);
                     return Ok(row);
                 }
                 AskedApproval::Known(row) => return Ok(row),
@@ -126,6 +143,31 @@ impl Approvals {
             }
         }
         Err(ApprovalError::Store(StoreError::ChangedMeanwhile))
+    }
+
+    /// Returns the event that reports a new approval.
+    async fn requested(&self, row: &ApprovalRow) -> Result<EventRow, ApprovalError> {
+        let task = row.asked_task.as_deref().and_then(|task| task.parse().ok());
+        let cause = match task {
+            Some(task) => self.emitter.cause_of(row.workspace_id, task).await?,
+            None => None,
+        };
+        let event = NewEvent {
+            workspace_id: row.workspace_id,
+            event_type: EventType::ApprovalRequested.into(),
+            source_type: "bot",
+            source_id: row.bot_id.to_string(),
+            bot_id: Some(row.bot_id),
+            links: EventLinks { task_id: row.asked_task.clone(), ..EventLinks::default() },
+            cause,
+            data: json!({
+                "approval_id": row.id,
+                "kind": row.kind.as_str(),
+                "text": format!("a call of `{}` waits for a decision", row.tool),
+                "expires_at": row.expires_at,
+            }),
+        };
+        Ok(seal(&self.vault, event, self.clock.now())?)
     }
 
     /// Records a decision. The caller must record the change in the audit and, for an approval, renew the policy before

@@ -308,15 +308,24 @@ impl Entry {
     /// Commits the row `started`, once. A call must not send data from this host before this function returns. It fails
     /// for a call of a task that another host may have taken over.
     pub async fn started(&self) -> Result<(), AuditUnavailable> {
+        self.started_with(Vec::new()).await.map(drop)
+    }
+
+    /// Like [`Entry::started`], with rows that are written in the transaction of the row `started`. Returns `false` if
+    /// that row was on disk before, so that the rows were not written.
+    pub async fn started_with(&self, with: Vec<StoreRow>) -> Result<bool, AuditUnavailable> {
         self.has_asked_to_start.store(true, Ordering::Release);
         self.must_have_lease()?;
+        let is_first = AtomicBool::new(false);
         let commit = async || {
+            is_first.store(true, Ordering::Release);
             let row = self.redacted_row(self.row(AuditKind::Started)).await;
-            self.enqueue(row, Vec::new()).await?.await.unwrap_or(Err(AuditUnavailable))
+            self.enqueue(row, with).await?.await.unwrap_or(Err(AuditUnavailable))
         };
         self.started.get_or_try_init(commit).await?;
         // The lease may have ended while the row was written.
-        self.must_have_lease()
+        self.must_have_lease()?;
+        Ok(is_first.into_inner())
     }
 
     fn must_have_lease(&self) -> Result<(), AuditUnavailable> {

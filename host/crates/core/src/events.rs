@@ -2,16 +2,23 @@
 //! that an event that another program wrote cannot be opened.
 //!
 //! An event is inserted in the transaction of the change that it reports: the caller makes a row with [`seal`] and gives
-//! it to the store.
+//! it to the store, which writes the wake of the event with it.
+//!
+//! sources.rs says whose events a subscription takes, template.rs makes instructions of events, and rates.rs has the limits.
 
+mod checks;
+pub mod rates;
 mod sources;
 mod template;
 
+pub use checks::{SUBSCRIPTIONS_MAX, subscription_faults};
 pub use sources::{EventSource, UnknownSource};
 pub use template::{EventValues, Nonce, Placeholder, Template, TemplateError, rule};
 
+pub use monstrum_store::wake_of;
+
 use monstrum_store::EventRow;
-use monstrum_types::{BotId, EventId, RequestId, UtcMillis, WorkspaceId, words};
+use monstrum_types::{BotId, DeliveryId, EventId, RequestId, UtcMillis, WorkspaceId, words};
 use monstrum_vault::{AssociatedData, Vault, VaultError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -106,15 +113,26 @@ pub struct EventLinks {
     pub task_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<RequestId>,
+    /// The delivery that started the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery_id: Option<DeliveryId>,
 }
 
 /// The event that caused another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventCause {
     /// The event that the chain of causes began with.
     pub root_event_id: EventId,
     /// The number of causes between the first event and this cause.
     pub depth: u64,
+}
+
+impl EventCause {
+    /// Returns the cause of the events of work that this event has started.
+    #[must_use]
+    pub fn of(event: &EventRow) -> EventCause {
+        EventCause { root_event_id: event.root_event_id, depth: event.depth }
+    }
 }
 
 /// An event to insert.
@@ -145,13 +163,20 @@ pub enum EventError {
     Form(#[from] serde_json::Error),
 }
 
+/// Checks the size of the data of an event.
+pub fn check_size(data: &Value) -> Result<(), EventError> {
+    sized(data).map(drop)
+}
+
+fn sized(data: &Value) -> Result<Vec<u8>, EventError> {
+    let text = serde_json::to_vec(data)?;
+    if text.len() > DATA_BYTES_MAX { Err(EventError::TooLarge { bytes: text.len() }) } else { Ok(text) }
+}
+
 /// Makes the row of an event that happens at `now`.
 pub fn seal(vault: &Vault, event: NewEvent, now: UtcMillis) -> Result<EventRow, EventError> {
     let NewEvent { workspace_id, event_type, source_type, source_id, bot_id, links, cause, data } = event;
-    let data = serde_json::to_vec(&data)?;
-    if data.len() > DATA_BYTES_MAX {
-        return Err(EventError::TooLarge { bytes: data.len() });
-    }
+    let data = sized(&data)?;
     let id = EventId::new();
     let (root_event_id, depth) = cause.map_or((id, 0), |cause| (cause.root_event_id, cause.depth.saturating_add(1)));
     let mut row = EventRow {
@@ -224,7 +249,7 @@ mod tests {
             source_type: "task",
             source_id: "t".to_owned(),
             bot_id: Some(BotId::new()),
-            links: EventLinks { task_id: Some("t".to_owned()), request_id: None },
+            links: EventLinks { task_id: Some("t".to_owned()), ..EventLinks::default() },
             cause: None,
             data,
         }

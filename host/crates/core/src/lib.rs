@@ -13,6 +13,7 @@ pub mod call_types;
 pub mod checks;
 pub mod console_sessions;
 pub mod credentials;
+pub mod emitter;
 pub mod events;
 pub mod fair_queue;
 pub mod language;

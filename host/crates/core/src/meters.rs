@@ -199,6 +199,23 @@ pub fn turn(kind: &'static str, result: &'static str, took: Duration) {
     histogram!("monstrum_turn_seconds", "kind" => kind).record(took);
 }
 
+/// Records an event that was dispatched, with the number of its deliveries and of those that were dead from the beginning.
+pub fn event(deliveries: usize, dead: usize) {
+    counter!("monstrum_events_total").increment(1);
+    counter!("monstrum_deliveries_total", "result" => "pending").increment(deliveries as u64);
+    counter!("monstrum_deliveries_total", "result" => "refused").increment(dead as u64);
+}
+
+/// Records a delivery that has ended: `done`, or why it is dead.
+pub fn delivery(result: &'static str) {
+    counter!("monstrum_deliveries_total", "result" => result).increment(1);
+}
+
+/// Records the time from the dispatch of an event to the start of its task.
+pub fn event_to_start(took_ms: i64) {
+    histogram!("monstrum_event_to_start_seconds").record(took_ms.max(0) as f64 / 1000.0);
+}
+
 /// Records the number of wakes that are due and unclaimed, and for how long the oldest of them has been due.
 pub fn wakes(due: u64, oldest_ms: i64) {
     gauge!("monstrum_wakes_due").set(due as f64);

@@ -20,6 +20,7 @@ mod remote_tools;
 mod resource;
 pub mod row_seals;
 mod sharing;
+mod subscriptions;
 mod switch;
 mod user_credentials;
 pub mod verification;
@@ -30,6 +31,7 @@ pub use budgets::Budgets;
 pub use grants::Grants;
 pub use remote_tools::ServedTools;
 pub use resource::{NetworkRules, Resource};
+pub use subscriptions::{Subscription, Subscriptions};
 pub use user_credentials::UserCredential;
 pub use webhooks::Webhooks;
 
@@ -205,6 +207,7 @@ pub struct Snapshot {
     grants: Grants,
     budgets: Budgets,
     webhooks: Webhooks,
+    subscriptions: Subscriptions,
     remote_tools: RemoteTools,
     /// The resources of type `agent` that have a connected agent. The others have no tools.
     present: imbl::HashSet<ResourceId>,

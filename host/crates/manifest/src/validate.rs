@@ -122,9 +122,6 @@ fn executor(errors: &mut ContentErrors, executor: &Executor, at: &FieldPath) {
         if !seen.insert(*capability) {
             errors.add(capabilities.index(index), "duplicate capability");
         }
-        if *capability == Capability::Events {
-            errors.add(capabilities.index(index), "`events` is not available in this version: no plugin can use it");
-        }
     }
     errors.cap(at.key("egress"), &executor.egress, ENTRIES_MAX);
     let calls = at.key("calls");

@@ -16,4 +16,4 @@ pub(crate) use exports::monstrum::plugin::executor::{Guest, GuestIndices};
 pub(crate) use exports::monstrum::plugin::functions::{Guest as Functions, GuestIndices as FunctionsIndices};
 pub(crate) use monstrum::plugin::types::ExecuteResult as WitResult;
 pub(crate) use monstrum::plugin::types::Failure as WitFailure;
-pub(crate) use monstrum::plugin::{credentials, http, log, sandbox, tools, types};
+pub(crate) use monstrum::plugin::{credentials, events, http, log, sandbox, tools, types};

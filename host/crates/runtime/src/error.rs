@@ -92,14 +92,6 @@ pub enum LoadError {
         /// The missing capability.
         capability: &'static str,
     },
-    /// The import is defined in `wit/`, but this version of the host does not provide it.
-    #[error("the component of plugin `{plugin}` imports `{import}`, which this version of the host does not provide")]
-    UnsupportedImport {
-        /// The plugin.
-        plugin: PluginName,
-        /// The import.
-        import: String,
-    },
     /// The component lacks a required export.
     #[error("the component of plugin `{plugin}` does not export `{export}`: it was built for a different WIT world")]
     WrongWorld {

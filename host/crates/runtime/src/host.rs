@@ -3,11 +3,11 @@
 
 use futures::future::BoxFuture;
 use monstrum_types::{
-    Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, SandboxEntry, SandboxEntryKind, SandboxOutput,
-    ToolFailure,
+    Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, PluginSubscription, SandboxEntry,
+    SandboxEntryKind, SandboxOutput, ToolFailure,
 };
 
-use crate::bindings::{WitFailure, credentials, http, log, sandbox, tools, types};
+use crate::bindings::{WitFailure, credentials, events, http, log, sandbox, tools, types};
 use crate::log::{LogLevel, LogSource};
 use crate::store::State;
 
@@ -52,6 +52,27 @@ pub trait HostCalls: Send + Sync {
         no_sandbox()
     }
 
+    /// Stores an event, whose data is JSON text, and returns its id. The implementation must check the arguments of all
+    /// functions for events. By default, no events are available.
+    fn event_emit(&self, _name: String, _data: String) -> BoxFuture<'_, Result<String, Failure>> {
+        Box::pin(std::future::ready(Err(no_events())))
+    }
+
+    /// Subscribes the bot of the call, and returns the id of the subscription.
+    fn event_subscribe(&self, _pattern: String, _instruction: String) -> BoxFuture<'_, Result<String, Failure>> {
+        Box::pin(std::future::ready(Err(no_events())))
+    }
+
+    /// Removes a subscription that the plugin has made. Returns whether there was one.
+    fn event_unsubscribe(&self, _id: String) -> BoxFuture<'_, Result<bool, Failure>> {
+        Box::pin(std::future::ready(Err(no_events())))
+    }
+
+    /// Returns the subscriptions that the plugin has made.
+    fn event_subscriptions(&self) -> Result<Vec<PluginSubscription>, Failure> {
+        Err(no_events())
+    }
+
     /// Returns the state of the credential: ready, expired, needs-authorization or none.
     fn credential_status(&self) -> String;
 }
@@ -59,6 +80,10 @@ pub trait HostCalls: Send + Sync {
 fn no_sandbox<T: Send + 'static>() -> BoxFuture<'static, Result<T, Failure>> {
     let failure = Failure::unsent(FailureCode::Unavailable, "no sandbox is available to this call");
     Box::pin(std::future::ready(Err(failure)))
+}
+
+fn no_events() -> Failure {
+    Failure::unsent(FailureCode::Unavailable, "no events are available to this call")
 }
 
 /// The number of host calls that one call has made.
@@ -83,6 +108,10 @@ impl Counters {
     }
 
     pub(crate) fn count_sandbox_call(&mut self) -> Result<(), Failure> {
+        self.count_host_call()
+    }
+
+    pub(crate) fn count_event_call(&mut self) -> Result<(), Failure> {
         self.count_host_call()
     }
 
@@ -161,6 +190,41 @@ impl sandbox::Host for State {
     }
 }
 
+impl events::Host for State {
+    async fn emit(&mut self, name: String, data: String) -> wasmtime::Result<Result<String, WitFailure>> {
+        if let Err(failure) = self.outgoing.counters.count_event_call() {
+            return Ok(Err(failure.into()));
+        }
+        Ok(self.outgoing.host.event_emit(name, data).await.map_err(Into::into))
+    }
+
+    async fn subscribe(
+        &mut self,
+        pattern: String,
+        instruction: String,
+    ) -> wasmtime::Result<Result<String, WitFailure>> {
+        if let Err(failure) = self.outgoing.counters.count_event_call() {
+            return Ok(Err(failure.into()));
+        }
+        Ok(self.outgoing.host.event_subscribe(pattern, instruction).await.map_err(Into::into))
+    }
+
+    async fn unsubscribe(&mut self, id: String) -> wasmtime::Result<Result<bool, WitFailure>> {
+        if let Err(failure) = self.outgoing.counters.count_event_call() {
+            return Ok(Err(failure.into()));
+        }
+        Ok(self.outgoing.host.event_unsubscribe(id).await.map_err(Into::into))
+    }
+
+    async fn subscriptions(&mut self) -> wasmtime::Result<Result<Vec<events::Subscription>, WitFailure>> {
+        if let Err(failure) = self.outgoing.counters.count_event_call() {
+            return Ok(Err(failure.into()));
+        }
+        let listed = self.outgoing.host.event_subscriptions();
+        Ok(listed.map(|listed| listed.into_iter().map(Into::into).collect()).map_err(Into::into))
+    }
+}
+
 impl credentials::Host for State {
     async fn status(&mut self) -> wasmtime::Result<String> {
         Ok(self.outgoing.host.credential_status())
@@ -205,6 +269,13 @@ impl From<SandboxOutput> for sandbox::ExecResult {
     fn from(output: SandboxOutput) -> Self {
         let SandboxOutput { stdout, stderr, exit_code, termination, is_truncated: truncated } = output;
         sandbox::ExecResult { stdout, stderr, exit_code, termination, truncated }
+    }
+}
+
+impl From<PluginSubscription> for events::Subscription {
+    fn from(subscription: PluginSubscription) -> Self {
+        let PluginSubscription { id, pattern, instruction, active, created_at } = subscription;
+        events::Subscription { id, pattern, instruction, active, created_at }
     }
 }
 

@@ -64,8 +64,6 @@ enum Import {
     Always,
     /// The import is allowed if the manifest lists the capability.
     With(Capability),
-    /// The import is defined in `wit/`, but this host does not provide it.
-    NotYet(Capability),
     Unknown,
 }
 
@@ -78,7 +76,7 @@ fn classify(name: &str) -> Import {
         _ if is_wasi(name, HTTP_WASI) => Import::With(Capability::Http),
         "monstrum:plugin/sandbox@0.1.0" => Import::With(Capability::Sandbox),
         "monstrum:plugin/tools@0.1.0" => Import::With(Capability::Tools),
-        "monstrum:plugin/events@0.1.0" => Import::NotYet(Capability::Events),
+        "monstrum:plugin/events@0.1.0" => Import::With(Capability::Events),
         _ if is_wasi(name, INERT_WASI) => Import::Always,
         _ => Import::Unknown,
     }
@@ -102,22 +100,21 @@ fn capability_word(capability: Capability) -> &'static str {
 
 /// Checks that a plugin with these capabilities may import `name`.
 pub(crate) fn check_import(plugin: &PluginName, name: &str, capabilities: &[Capability]) -> Result<(), LoadError> {
-    let (capability, served) = match classify(name) {
+    let capability = match classify(name) {
         Import::Always => return Ok(()),
-        Import::With(capability) => (capability, true),
-        Import::NotYet(capability) => (capability, false),
+        Import::With(capability) => capability,
         Import::Unknown => {
             return Err(LoadError::UnknownImport { plugin: plugin.clone(), import: name.to_owned() });
         }
     };
-    if !capabilities.contains(&capability) {
-        return Err(LoadError::CapabilityMissing {
-            plugin: plugin.clone(),
-            import: name.to_owned(),
-            capability: capability_word(capability),
-        });
+    if capabilities.contains(&capability) {
+        return Ok(());
     }
-    if served { Ok(()) } else { Err(LoadError::UnsupportedImport { plugin: plugin.clone(), import: name.to_owned() }) }
+    Err(LoadError::CapabilityMissing {
+        plugin: plugin.clone(),
+        import: name.to_owned(),
+        capability: capability_word(capability),
+    })
 }
 
 /// Checks the imports and exports of a component. Returns the names of the imports in the order in which the component
@@ -229,9 +226,10 @@ mod tests {
     }
 
     #[test]
-    fn calling_tools_needs_the_capability() {
-        let tools = "monstrum:plugin/tools@0.1.0";
+    fn calling_tools_and_using_events_need_the_capability() {
+        let (tools, events) = ("monstrum:plugin/tools@0.1.0", "monstrum:plugin/events@0.1.0");
         assert_eq!(check_wat(&importing(tools), &[Capability::Tools]).unwrap(), [tools]);
+        assert_eq!(check_wat(&importing(events), &[Capability::Events]).unwrap(), [events]);
     }
 
     #[test]
@@ -252,16 +250,6 @@ mod tests {
                 )
             );
         }
-    }
-
-    #[test]
-    fn an_import_that_is_not_provided_is_named_even_with_its_capability() {
-        let all = [Capability::Http, Capability::Sandbox, Capability::Tools, Capability::Events];
-        assert_eq!(
-            check_wat(&importing("monstrum:plugin/events@0.1.0"), &all).unwrap_err(),
-            "the component of plugin `probe` imports `monstrum:plugin/events@0.1.0`, which this version of the host \
-             does not provide"
-        );
     }
 
     #[test]

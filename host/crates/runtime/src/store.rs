@@ -7,7 +7,7 @@ use wasmtime::component::{HasSelf, Linker, ResourceTable};
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 use wasmtime_wasi_http::WasiHttpCtx;
 
-use crate::bindings::{credentials, http, log, sandbox, tools, types};
+use crate::bindings::{credentials, events, http, log, sandbox, tools, types};
 use crate::host::HostCalls;
 use crate::limits::{CallLimits, HANDLES_MAX, MemoryLimiter, RANDOM_BYTES_MAX};
 use crate::log::{LogStream, SharedLog, Stream};
@@ -85,6 +85,7 @@ pub(crate) fn linker(engine: &wasmtime::Engine) -> wasmtime::Result<Linker<State
     http::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
     tools::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
     sandbox::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
+    events::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
     credentials::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
     log::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
     Ok(linker)

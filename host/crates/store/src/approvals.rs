@@ -13,7 +13,7 @@ pub use grants::GrantRow;
 
 use crate::db::{Arg, args, values};
 use crate::rows::{Change, Scope, authentic, change};
-use crate::{Listed, Page, Store, StoreError};
+use crate::{EventRow, Listed, Page, Store, StoreError};
 
 words! {
     /// The status of an approval.
@@ -200,12 +200,13 @@ const WAKE_TASKS: &str = "\
     version = wakes.version + 1";
 
 impl Store {
-    /// Inserts a pending approval, unless the call already has an approval that is open or denied. `sealed` is the
-    /// record of the parameters. `changed_at` of the row is replaced.
+    /// Inserts a pending approval with the event that reports it, unless the call already has an approval that is open or
+    /// denied. `sealed` is the record of the parameters. `changed_at` of the row is replaced.
     pub async fn ask_approval(
         &self,
         row: &ApprovalRow,
         sealed: &str,
+        requested: Option<&EventRow>,
         max: PendingMax,
     ) -> Result<AskedApproval, StoreError> {
         let (workspace, now) = (row.workspace_id, row.created_at);
@@ -227,6 +228,9 @@ impl Store {
                 }
                 let row = ApprovalRow { changed_at: change.next_moment(workspace, now).await?, ..row.clone() };
                 change.insert_uncounted(&row, Vec::new(), values![sealed]).await?;
+                if let Some(requested) = requested {
+                    requested.insert(&mut change.session).await?;
+                }
                 Ok(AskedApproval::New(row))
             }
             .await

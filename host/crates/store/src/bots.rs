@@ -6,8 +6,8 @@ use serde_json::Value;
 use crate::db::{args, values};
 use crate::rows::{Scope, authentic, change};
 use crate::{
-    BindingRow, BudgetRow, KeyRow, Listed, Page, ScheduleRow, Store, StoreError, WebhookRow, bindings, budgets, keys,
-    schedules, webhooks,
+    BindingRow, BudgetRow, KeyRow, Listed, Page, ScheduleRow, Store, StoreError, SubscriptionRow, WebhookRow, bindings,
+    budgets, keys, schedules, subscriptions, webhooks,
 };
 
 /// A row of `bots`.
@@ -88,8 +88,8 @@ impl Store {
         })
     }
 
-    /// Deletes a bot with its bindings, keys, approvals, budget, schedules and webhooks, and marks its sandboxes for
-    /// deletion. Keeps its usage, which reports of the workspace include. Returns whether the bot existed.
+    /// Deletes a bot with its bindings, keys, approvals, budget, schedules, subscriptions and webhooks, and marks its
+    /// sandboxes for deletion. Keeps its usage, which reports of the workspace include. Returns whether the bot existed.
     pub async fn delete_bot(&self, workspace: WorkspaceId, id: BotId) -> Result<bool, StoreError> {
         let deleted = change!(self, &[Scope::from(workspace)], |change| {
             change.delete_found::<BindingRow>(bindings::OF_BOT, args![workspace, id]).await?;
@@ -97,6 +97,7 @@ impl Store {
             change.delete_found::<BudgetRow>(budgets::OF_BOT, args![workspace, id]).await?;
             change.delete_found::<ScheduleRow>(schedules::OF_BOT, args![workspace, id]).await?;
             change.delete_found::<WebhookRow>(webhooks::OF_BOT, args![workspace, id]).await?;
+            change.delete_found::<SubscriptionRow>(subscriptions::OF_BOT, args![workspace, id]).await?;
             change.delete_grants_of_bot(workspace, id).await?;
             let is_deleted = change.delete(args![id], |bot: &BotRow| bot.workspace_id == workspace).await?;
             if is_deleted {

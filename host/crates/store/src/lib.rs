@@ -19,6 +19,7 @@ mod chores;
 mod console;
 mod credentials;
 mod db;
+mod deliveries;
 mod discoveries;
 mod error;
 mod events;
@@ -42,6 +43,7 @@ mod rows;
 mod sandboxes;
 mod schedules;
 mod sealed;
+mod subscriptions;
 mod tasks;
 mod trust;
 mod usage;
@@ -66,9 +68,13 @@ pub use bots::BotRow;
 pub use budgets::{BudgetLimits, BudgetRow, BudgetSubject, BudgetWrite, PayerLimits};
 pub use console::{ConsoleSessionRow, ConsoleTicketRow};
 pub use credentials::CredentialRow;
+pub use deliveries::{
+    DeliveredTask, DeliveriesMax, DeliveryEnd, DeliveryFilter, DeliveryReason, DeliveryRow, DeliveryStatus, Dispatch,
+    Dispatched, EndedDelivery, RetriedDelivery, StartedDelivery, TargetKind,
+};
 pub use discoveries::{DiscoveryRow, FirstDiscoveryRow};
 pub use error::StoreError;
-pub use events::EventRow;
+pub use events::{EventFilter, EventRow, SequencedEvent, wake_of};
 pub use idempotency::{Claim, IdempotencyKey, StoredAnswer};
 pub use instance::InstanceKeyRow;
 pub use keys::{KeyKind, KeyRow, KeyUse};
@@ -97,6 +103,7 @@ pub use schedules::{
     ScheduleUpdate, ScheduledTask, SchedulesMax,
 };
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
+pub use subscriptions::{SubscriptionMaker, SubscriptionRow};
 pub use tasks::{
     ConversationFilter, DeletedSessions, EndedStep, InsertedTask, NewSession, SessionFilter, SessionRow, TaskEnd,
     TaskFilter, TaskProgress, TaskRow, TaskState, TaskStatus, TaskStepKind, TaskStepRow, TasksMax,

@@ -6,7 +6,8 @@ use crate::db::{Session, args};
 use crate::rows::{SeenGenerations, StoredRows, VerifiedPolicy};
 use crate::{
     BindingRow, BotRow, BudgetRow, CredentialRow, GrantRow, KeyRow, OauthProviderRow, OwnerRow, ResourceRow,
-    ResourceToolRow, RoleRow, RowName, Scope, Store, StoreError, UnverifiedScope, WebhookRow, WorkspaceRow,
+    ResourceToolRow, RoleRow, RowName, Scope, Store, StoreError, SubscriptionRow, UnverifiedScope, WebhookRow,
+    WorkspaceRow,
 };
 
 /// A consistent snapshot of all rows that affect decisions about calls.
@@ -38,6 +39,8 @@ pub struct PolicyRows {
     pub budgets: Vec<BudgetRow>,
     /// All webhooks, with their secrets still sealed.
     pub webhooks: Vec<WebhookRow>,
+    /// All subscriptions.
+    pub subscriptions: Vec<SubscriptionRow>,
     /// The owner of each resource type and tool name.
     pub owners: Vec<OwnerRow>,
     /// The generation of each verified scope.
@@ -84,6 +87,7 @@ impl Store {
             resource_tools: trusted.take(),
             budgets: trusted.take(),
             webhooks: trusted.take(),
+            subscriptions: trusted.take(),
             owners: trusted.take(),
             scope_generations: trusted.generations,
             generations_total: trusted.generations_total,

@@ -51,7 +51,7 @@ pub enum StoreRow {
     Usage(Charge),
     /// Requests a turn. See [`NewWake`] for when the request is not written.
     Wake(NewWake),
-    /// Inserts an event. The event is not written if its workspace does not exist.
+    /// Inserts an event with its wake. The event is not written if its workspace does not exist.
     Event(Box<EventRow>),
     /// Ends a step of a task. The end is not written if the claim of the task was replaced.
     TaskStep(Box<EndedStep>),
@@ -372,7 +372,7 @@ impl StoreRow {
         match self {
             StoreRow::Charge(charge) => charge.statements(true),
             StoreRow::Usage(charge) => charge.statements(false),
-            StoreRow::Event(event) => vec![event.statement()],
+            StoreRow::Event(event) => event.statements().into(),
             StoreRow::TaskStep(step) => step.statements().into(),
             StoreRow::Wake(wake) => vec![wake.statement()],
         }

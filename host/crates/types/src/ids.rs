@@ -159,6 +159,8 @@ uuid_id!(/** A version of a workflow, which never changes. */ WorkflowVersionId,
 uuid_id!(/** A trigger: events that start runs of a workflow. */ WorkflowTriggerId, "trigger id");
 uuid_id!(/** An event: something that happened, and that can start work. */ EventId, "event id");
 uuid_id!(/** A webhook: a route by which a system outside makes events. */ WebhookId, "webhook id");
+uuid_id!(/** A subscription: which events start tasks of a bot. */ SubscriptionId, "subscription id");
+uuid_id!(/** A delivery of an event to one target. */ DeliveryId, "delivery id");
 uuid_id!(/** A claim: the right of one host to run one turn. Each claim has a new id. */ WakeClaimId, "claim id");
 
 fn starts_lower_then(text: &str, length_max: usize, more: fn(u8) -> bool) -> bool {

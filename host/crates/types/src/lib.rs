@@ -11,6 +11,7 @@ pub mod canonical;
 mod causes;
 mod clock;
 mod effort;
+mod events;
 mod http;
 mod ids;
 mod invisible;
@@ -34,15 +35,16 @@ pub use call::{
 pub use causes::with_causes;
 pub use clock::{Clock, FixedClock, SystemClock, UtcMillis};
 pub use effort::{Effort, Halt, Overrun};
+pub use events::PluginSubscription;
 pub use http::{
     Failure, FailureCode, HttpRequest, HttpResponse, REQUEST_BODY_BYTES_MAX, REQUEST_HEADER_BYTES_MAX,
     REQUEST_HEADERS_MAX, URL_BYTES_MAX,
 };
 pub use ids::{
-    ApprovalId, BindingId, BotId, BudgetId, CredentialId, Digest, EventId, InvalidId, KeyId, OauthFlowId,
+    ApprovalId, BindingId, BotId, BudgetId, CredentialId, DeliveryId, Digest, EventId, InvalidId, KeyId, OauthFlowId,
     OauthProviderId, PluginName, RequestId, ReservationId, ResourceId, ResourceToolId, ResourceTypeId, RoleId,
-    SandboxInstanceId, ScheduleId, SessionId, TaskId, ToolName, TrustId, WakeClaimId, WebhookId, WorkflowId,
-    WorkflowTriggerId, WorkflowVersionId, WorkspaceId,
+    SandboxInstanceId, ScheduleId, SessionId, SubscriptionId, TaskId, ToolName, TrustId, WakeClaimId, WebhookId,
+    WorkflowId, WorkflowTriggerId, WorkflowVersionId, WorkspaceId,
 };
 pub use invisible::is_invisible;
 pub use json_text::JsonText;

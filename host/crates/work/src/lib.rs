@@ -3,4 +3,12 @@
 
 #![forbid(unsafe_code)]
 
+mod current;
+mod deliveries;
+mod dispatch;
+mod tasks;
 pub mod workflows;
+
+pub use deliveries::DeliveryTurns;
+pub use dispatch::EventTurns;
+pub use tasks::TasksOfDeliveries;

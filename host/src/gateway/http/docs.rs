@@ -63,6 +63,8 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "schedules", description = "The times at which bots start tasks"),
         (name = "webhooks", description = "Routes by which systems outside make events"),
         (name = "workflows", description = "Documents with steps that bots run, and the events that start them"),
+        (name = "events", description = "What happened, and what it has started"),
+        (name = "subscriptions", description = "Which events start tasks of bots"),
         (name = "sessions", description = "The tasks of conversations"),
         (name = "approvals", description = "Decisions of people about calls that gates hold back"),
         (name = "mcp", description = "The tools of a bot for clients of the Model Context Protocol"),
@@ -444,6 +446,17 @@ mod tests {
         POST /api/workflows/{id}/triggers
         PATCH /api/workflows/{id}/triggers/{trigger_id}
         DELETE /api/workflows/{id}/triggers/{trigger_id}
+        GET /api/events
+        POST /api/events
+        GET /api/events/{id}
+        GET /api/deliveries
+        POST /api/deliveries/{id}/retry
+        GET /api/subscriptions
+        POST /api/subscriptions
+        GET /api/subscriptions/{id}
+        PATCH /api/subscriptions/{id}
+        DELETE /api/subscriptions/{id}
+        POST /api/subscriptions/{id}/confirm
         DELETE /api/sessions/{id}
         DELETE /api/tasks/{id}
         GET /api/bots/{id}/tasks

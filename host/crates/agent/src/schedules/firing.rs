@@ -104,6 +104,7 @@ impl ScheduleTurns {
             FiredSchedule::Fired { after, has_task } => {
                 if has_task {
                     self.0.engine.signal(std::slice::from_ref(&task.wake));
+                    self.0.signal_events(&task);
                 } else {
                     tracing::error!(schedule.id = %row.id, "a planned time has fired before, so it starts no task");
                 }

@@ -193,6 +193,7 @@ impl Schedules {
             Change::new("schedule.fire", &id).of_bot(row.bot_id).to(&serde_json::json!({ "task_id": task_id }));
         recorded.record(app, caller, fire).await?;
         self.engine.signal(std::slice::from_ref(&task.wake));
+        self.signal_events(&task);
         let content = journal::open_task(&app.vault, &task.row).map_err(tasks::internal)?;
         Ok(task_shown::shown(&task.row, content))
     }

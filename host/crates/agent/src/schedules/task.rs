@@ -1,7 +1,7 @@
 //! The task of a firing.
 
 use monstrum_api::tools::Chat;
-use monstrum_core::events::{self, EventLinks, EventType, NewEvent};
+use monstrum_core::events::{self, EventCause, EventLinks, EventType, NewEvent};
 use monstrum_core::models;
 use monstrum_core::operations::OperationError;
 use monstrum_store::{BotRow, EventRow, NewSession, NewWake, ScheduleRow, ScheduledTask, SessionRow};
@@ -36,11 +36,12 @@ impl Schedules {
         content.chat = Some(Chat { app_id, user_id, chat_id });
         content.links = record.narrow.iter().cloned().map(TaskLink::Narrow).collect();
         let mut task = tasks::new_row((workspace, bot), Some(id), now);
-        task.sealed = journal::seal_task(&app.vault, &task, &content).map_err(tasks::internal)?;
-        let links = EventLinks { task_id: Some(task.id.to_string()), request_id: None };
+        let links = EventLinks { task_id: Some(task.id.to_string()), ..EventLinks::default() };
         let data = json!({ "name": row.name, "planned_at": planned_at, "fired_at": now });
         let fired = (EventType::ScheduleFired, "schedule", row.id.to_string());
         let event = self.event(row, fired, (links, data), now)?;
+        content.cause = Some(EventCause::of(&event));
+        task.sealed = journal::seal_task(&app.vault, &task, &content).map_err(tasks::internal)?;
         let wake = wake_of(&task.id, row, now)?;
         Ok(ScheduledTask { row: task, session, wake, event })
     }
@@ -88,7 +89,7 @@ fn wake_of(task: &TaskId, row: &ScheduleRow, due_at: UtcMillis) -> Result<NewWak
 }
 
 /// Returns the limits of a task that has those of its bot.
-fn limits(bot: &BotRow) -> Limits {
+pub(crate) fn limits(bot: &BotRow) -> Limits {
     let of_bot = tasks::limits_of(bot);
     Limits {
         steps: of_bot.steps.unwrap_or(STEPS),

@@ -4,7 +4,7 @@
 //! the start of the child call applies. The additional checks of child calls are in `check.rs`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -125,6 +125,11 @@ impl ChildCalls {
     /// Returns the redactors of the root call and of all its descendants.
     pub fn secrets(&self) -> &SharedRedactors {
         &self.lineage.secrets
+    }
+
+    /// Returns the number of events that the root call and all calls below it have emitted, which they share.
+    pub fn emitted(&self) -> Arc<AtomicU32> {
+        self.lineage.emitted()
     }
 
     /// Counts one more call. Returns an error if the call exceeds the limit. The caller must then neither make nor

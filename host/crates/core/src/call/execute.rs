@@ -5,6 +5,7 @@
 mod rates;
 
 use std::num::NonZeroU32;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use crate::call::built_in::mcp::Bounds;
 use crate::call::built_in::{agents, bots, mcp, sandbox};
 use crate::call::child_calls::ChildCalls;
 use crate::call::consent::{self, NotUsed};
-use crate::call::host_functions::HostFunctions;
+use crate::call::host_functions::{HostFunctions, PluginEvents};
 use crate::call::ledger::Ledger;
 use crate::call::permitted::{Execution, TargetKind};
 use crate::call_types::call_secrets::CallSecrets;
@@ -218,7 +219,9 @@ impl Executor {
         let entry = (execution.entry, secrets);
         let tasks = execution.pipeline.children.clone();
         let bounds = (until, limits.fuel);
-        let functions = HostFunctions::new(self.egress.clone(), target, entry, child_calls, tasks, bounds);
+        let events = PluginEvents::of(execution, emitted(execution, child_calls.as_ref()));
+        let may = (child_calls, events);
+        let functions = HostFunctions::new(self.egress.clone(), target, entry, may, tasks, bounds);
         let functions = Arc::new(functions);
         secrets.search_until(until);
         let host: Arc<dyn HostCalls> = Arc::clone(&functions) as _;
@@ -405,6 +408,12 @@ impl Executor {
 /// Returns the outcome of a call whose component could not be loaded. The status of the plugin shows the reason.
 fn not_loaded() -> CallOutcome {
     CallOutcome::error(Code::Unavailable, "the plugin cannot be loaded")
+}
+
+/// Returns the number of events that the root call and all calls below it have emitted.
+fn emitted(execution: &Execution<'_>, child_calls: Option<&ChildCalls>) -> Arc<AtomicU32> {
+    let of_calls = child_calls.map(ChildCalls::emitted);
+    of_calls.or_else(|| execution.call.lineage().map(|lineage| lineage.emitted())).unwrap_or_default()
 }
 
 /// Prepares the child calls of the call, whose deadline is `until`. Returns `None` if the plugin makes no calls.

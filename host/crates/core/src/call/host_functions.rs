@@ -1,5 +1,6 @@
-//! The host functions that a component may call during one call: requests to upstreams, child calls, and the sandbox.
+//! The host functions that a component may call during one call: requests to upstreams, child calls, the sandbox, and events.
 
+mod events;
 mod requests;
 mod task;
 
@@ -10,8 +11,8 @@ use futures::future::BoxFuture;
 use monstrum_egress::{Egress, Redactor};
 use monstrum_runtime::HostCalls;
 use monstrum_types::{
-    AwaitedApproval, Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, SandboxEntry, SandboxOutput,
-    ToolFailure,
+    AwaitedApproval, Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, PluginSubscription, SandboxEntry,
+    SandboxOutput, ToolFailure,
 };
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -23,6 +24,8 @@ use crate::call::permitted::{Target, record_start};
 use crate::call_types::call_secrets::CallSecrets;
 use requests::Requests;
 
+pub(crate) use events::PluginEvents;
+
 /// The host functions of one call.
 pub(super) struct HostFunctions {
     requests: Arc<Requests>,
@@ -30,6 +33,7 @@ pub(super) struct HostFunctions {
     secrets: Arc<CallSecrets>,
     /// The child calls of the plugin, or `None` if the plugin may not call tools.
     child_calls: Option<ChildCalls>,
+    events: Arc<PluginEvents>,
     /// The tasks that end before the call.
     tasks: TaskTracker,
 }
@@ -41,12 +45,13 @@ impl HostFunctions {
         egress: Egress,
         target: &Target,
         (entry, secrets): (&Arc<Entry>, &Arc<CallSecrets>),
-        child_calls: Option<ChildCalls>,
+        (child_calls, events): (Option<ChildCalls>, PluginEvents),
         tasks: TaskTracker,
         (until, fuel): (Instant, u64),
     ) -> HostFunctions {
         let requests = Arc::new(Requests::new(egress, target, Arc::clone(entry), until, fuel));
-        HostFunctions { requests, entry: Arc::clone(entry), secrets: Arc::clone(secrets), child_calls, tasks }
+        let (entry, secrets, events) = (Arc::clone(entry), Arc::clone(secrets), Arc::new(events));
+        HostFunctions { requests, entry, secrets, child_calls, events, tasks }
     }
 
     /// Returns the redactor for all secrets that the call has used so far.
@@ -121,6 +126,27 @@ impl HostCalls for HostFunctions {
 
     fn sandbox_write(&self, path: String, content: Vec<u8>) -> BoxFuture<'_, Result<(), Failure>> {
         async move { self.sandbox().await?.write(path, content).await }.boxed()
+    }
+
+    fn event_emit(&self, name: String, data: String) -> BoxFuture<'_, Result<String, Failure>> {
+        // The data may contain what the call has received until now.
+        self.secrets.redact_with(self.redactor());
+        let events = Arc::clone(&self.events);
+        task::run(&self.tasks, async move { events.emit(&name, &data).await }).boxed()
+    }
+
+    fn event_subscribe(&self, pattern: String, instruction: String) -> BoxFuture<'_, Result<String, Failure>> {
+        let events = Arc::clone(&self.events);
+        task::run(&self.tasks, async move { events.subscribe(pattern, instruction).await }).boxed()
+    }
+
+    fn event_unsubscribe(&self, id: String) -> BoxFuture<'_, Result<bool, Failure>> {
+        let events = Arc::clone(&self.events);
+        task::run(&self.tasks, async move { events.unsubscribe(&id).await }).boxed()
+    }
+
+    fn event_subscriptions(&self) -> Result<Vec<PluginSubscription>, Failure> {
+        self.events.subscriptions()
     }
 
     fn credential_status(&self) -> String {

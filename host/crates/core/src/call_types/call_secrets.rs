@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use monstrum_egress::{Redactor, SearchBudget, SearchError, Watch, search};
-use monstrum_types::{CallOutcome, Code};
+use monstrum_types::{CallOutcome, Code, JsonText};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
@@ -153,6 +153,15 @@ impl CallSecrets {
         self.search(length, &self.budget, work).await
     }
 
+    /// Redacts the secrets in `text`.
+    pub async fn redacted_json(&self, text: JsonText) -> Result<JsonText, Withheld> {
+        let bytes = text.as_str().len();
+        let work = |redactors: &[Arc<Redactor>], watch: &Watch| {
+            redactors.iter().try_fold(text, |text, redactor| redactor.redact_json_watched(text, watch))
+        };
+        self.search(bytes, &self.budget, work).await
+    }
+
     /// Redacts the secrets in `outcome`. Returns an outcome with an error if the search fails.
     pub async fn redacted_outcome(&self, mut outcome: CallOutcome) -> CallOutcome {
         let (message, data) = (outcome.message.take(), outcome.data.take());
@@ -199,7 +208,7 @@ pub fn redact_text(text: String, redactors: &[Arc<Redactor>], watch: &Watch) -> 
 #[cfg(test)]
 pub(crate) mod tests {
     use monstrum_egress::INLINE_SEARCH_BYTES_MAX;
-    use monstrum_types::{JsonText, Secret};
+    use monstrum_types::Secret;
     use serde_json::json;
     use tokio::task::JoinHandle;
 

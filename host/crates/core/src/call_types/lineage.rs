@@ -32,6 +32,8 @@ pub struct Lineage {
     pub unanswered: Arc<AtomicBool>,
     /// The number of calls that have been made below the root call.
     made: Arc<AtomicU32>,
+    /// The number of events that the root call and all calls below it have emitted.
+    emitted: Arc<AtomicU32>,
 }
 
 /// The permission under which a call makes a child call.
@@ -54,18 +56,25 @@ impl Lineage {
         until: Instant,
         made_by: MadeBy,
     ) -> Lineage {
-        let (depth, held, secrets, ancestors, made) = match above {
+        let (depth, held, secrets, ancestors, made, emitted) = match above {
             Some(above) => (
                 above.depth,
                 above.held.clone(),
                 above.secrets.clone(),
                 above.ancestors.clone(),
                 Arc::clone(&above.made),
+                Arc::clone(&above.emitted),
             ),
             None => Default::default(),
         };
         let (links, unanswered) = (links.to_vec(), Arc::default());
-        Lineage { parent, depth: depth + 1, until, held, secrets, links, made_by, ancestors, unanswered, made }
+        let depth = depth + 1;
+        Lineage { parent, depth, until, held, secrets, links, made_by, ancestors, unanswered, made, emitted }
+    }
+
+    /// Returns the number of events that the root call and all calls below it have emitted, which they share.
+    pub fn emitted(&self) -> Arc<AtomicU32> {
+        Arc::clone(&self.emitted)
     }
 
     /// Counts one more call below the root call, and returns the previous number.

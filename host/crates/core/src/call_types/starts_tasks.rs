@@ -11,6 +11,7 @@ use crate::call_types::incoming::CallerKey;
 use crate::call_types::links::Link;
 use crate::call_types::refusal::Refusal;
 use crate::call_types::task_step::TaskPosition;
+use crate::events::EventCause;
 
 /// A task that a call starts.
 #[derive(Clone, Debug)]
@@ -95,6 +96,13 @@ pub trait StartsTasks: Send + Sync {
     /// Returns the keys whose holders decided what a task does, if no key has started it: those that made or changed its
     /// schedule. Returns `None` if they are not known.
     fn starters(self: Arc<Self>, workspace: WorkspaceId, task: TaskId) -> BoxFuture<'static, Option<Vec<KeyId>>>;
+
+    /// Returns the cause of the events of a task; `None` if no event has started the task.
+    fn cause(
+        self: Arc<Self>,
+        workspace: WorkspaceId,
+        task: TaskId,
+    ) -> BoxFuture<'static, Result<Option<EventCause>, Refusal>>;
 
     /// Reports about a task. Returns `None` if there is no such task of the bot, or if another starter has started it.
     fn report(self: Arc<Self>, asked: AskedTask) -> BoxFuture<'static, Result<Option<TaskReport>, Refusal>>;

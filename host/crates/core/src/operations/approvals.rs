@@ -116,7 +116,8 @@ async fn check_starters(app: &App, caller: &Reviewer, row: &ApprovalRow) -> Resu
     match starters {
         Some(keys) if !keys.contains(&caller.key) => Ok(()),
         Some(_) => {
-            Err(OperationError::forbidden("the key that made or changed the schedule cannot decide about its calls"))
+            let message = "the key that made or changed the schedule or the subscription cannot decide about its calls";
+            Err(OperationError::forbidden(message))
         }
         None => Err(OperationError::forbidden("it is not known which keys may not decide about this call")),
     }
@@ -266,5 +267,6 @@ fn unavailable(error: ApprovalError) -> OperationError {
         ApprovalError::Audit(_) => OperationError::unavailable("the audit cannot be written; try again"),
         ApprovalError::Full => OperationError::Busy(error.to_string()),
         ApprovalError::Vault(error) => OperationError::internal(error),
+        error @ (ApprovalError::Event(_) | ApprovalError::Cause(_)) => OperationError::internal(error),
     }
 }

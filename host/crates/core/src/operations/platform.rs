@@ -1,12 +1,12 @@
 //! Functions of plugins, for infrastructure code with a root key. Bots, roles and scopes do not apply to functions;
-//! limits, egress and the audit do.
+//! limits, egress and the audit do. The functions for events are those of the platform itself (platform_events.rs).
 
 use monstrum_api::platform::FunctionCall;
 use monstrum_api::tools::CallResult;
 use monstrum_types::ResourceTypeId;
 
-use super::calls;
-use super::{OperationError, Root};
+use super::platform_events::{self, EVENTS, FUNCTIONS};
+use super::{OperationError, Root, calls};
 use crate::app::App;
 use crate::call_types::incoming::IncomingCall;
 use crate::language::Language;
@@ -20,6 +20,12 @@ pub async fn call(
     function: String,
     input: FunctionCall,
 ) -> Result<CallResult, OperationError> {
+    if resource_type.as_str() == EVENTS && FUNCTIONS.contains(&function.as_str()) {
+        if input.resource_id.is_some() {
+            return Err(OperationError::invalid_at("/resource_id", "the functions for events have no resource"));
+        }
+        return platform_events::call(app, caller, &function, input.params).await;
+    }
     let snapshot = app.policy.load();
     let plugin = snapshot.resource_type(&resource_type).ok_or_else(|| OperationError::not_found("resource type"))?;
     let functions = plugin.functions();

@@ -67,6 +67,7 @@ pub(super) fn snapshot(
         resource_tools: rows.resource_tools.into_iter().map(|row| (row.id, Some(row))).collect(),
         budgets: rows.budgets.into_iter().map(|row| (row.id, Some(row))).collect(),
         webhooks: rows.webhooks.into_iter().map(|row| (row.id, Some(row))).collect(),
+        subscriptions: rows.subscriptions.into_iter().map(|row| (row.id, Some(row))).collect(),
         ..PolicyChanges::default()
     };
     Assembly { next, before, refresher }.with(changes)
@@ -131,12 +132,14 @@ impl Assembly<'_> {
             resource_tools,
             budgets,
             webhooks,
+            subscriptions,
             ..
         } = changes;
         self.change_keys(keys);
         self.next.grants.change(grants);
         self.next.budgets.change(budgets);
         self.next.webhooks.change(webhooks);
+        self.next.subscriptions.change(subscriptions);
         let mut affected: BTreeSet<BotId> = bots.keys().copied().collect();
         for (id, row) in roles {
             self.change_role(id, row);

@@ -206,10 +206,6 @@ fn reserved_features_are_refused() {
         with("  icon: star", "  tool_discovery: dynamic"),
         "monstrum.yaml:6:19: resource_type.tool_discovery: `dynamic` is for built-in types, whose tools come from a server or an agent"
     );
-    assert_eq!(
-        with("capabilities: [http]", "capabilities: [http, events]"),
-        "monstrum.yaml:27:24: executor.capabilities[1]: `events` is not available in this version: no plugin can use it"
-    );
 }
 
 #[test]

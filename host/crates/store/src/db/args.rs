@@ -9,8 +9,8 @@ use sqlx::sqlite::SqliteArguments;
 
 use super::{ColumnValue, Row};
 use crate::{
-    ApprovalKind, ApprovalStatus, AuditKind, BudgetSubject, DocumentFormat, FlowStatus, OwnedKind, ScheduleRunStatus,
-    StoreError, TaskStatus, TaskStepKind, WebhookKind,
+    ApprovalKind, ApprovalStatus, AuditKind, BudgetSubject, DeliveryReason, DeliveryStatus, DocumentFormat, FlowStatus,
+    OwnedKind, ScheduleRunStatus, StoreError, SubscriptionMaker, TargetKind, TaskStatus, TaskStepKind, WebhookKind,
 };
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
@@ -154,6 +154,7 @@ conversions! {
     &ApprovalStatus: |status| Arg::from(status.as_str()),
     &BudgetSubject: |subject| Arg::from(subject.as_str()),
     &DocumentFormat: |format| Arg::from(format.as_str()),
+    &SubscriptionMaker: |maker| Arg::from(maker.as_str()),
     &DiscoveryStatus: |status| Arg::from(status.as_str()),
     &KeyKind: |kind| Arg::from(kind.as_str()),
     &PinStatus: |status| Arg::from(status.as_str()),
@@ -207,6 +208,8 @@ ids!(
     ScheduleId,
     SessionId,
     EventId,
+    SubscriptionId,
+    DeliveryId,
     WakeClaimId,
     BudgetId,
     ReservationId,
@@ -244,6 +247,8 @@ stored_as_word!(
     ApprovalStatus,
     AuditKind,
     BudgetSubject,
+    DeliveryReason,
+    DeliveryStatus,
     DiscoveryStatus,
     DocumentFormat,
     FlowStatus,
@@ -251,6 +256,8 @@ stored_as_word!(
     OwnedKind,
     PinStatus,
     ScheduleRunStatus,
+    SubscriptionMaker,
+    TargetKind,
     TaskStatus,
     TaskStepKind,
     WebhookKind

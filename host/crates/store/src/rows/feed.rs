@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use monstrum_types::{
-    ApprovalId, BindingId, BotId, BudgetId, CredentialId, KeyId, ResourceId, ResourceToolId, RoleId, WebhookId,
+    ApprovalId, BindingId, BotId, BudgetId, CredentialId, KeyId, ResourceId, ResourceToolId, RoleId, SubscriptionId,
+    WebhookId,
 };
 
 use super::total::Total;
@@ -19,7 +20,7 @@ use crate::db::{FromRow, Row, Session, args, from_row};
 use crate::policy::generation;
 use crate::{
     BindingRow, BotRow, BudgetRow, CredentialRow, GrantRow, KeyRow, ResourceRow, ResourceToolRow, RoleRow, Store,
-    StoreError, WebhookRow,
+    StoreError, SubscriptionRow, WebhookRow,
 };
 
 /// The maximum number of changed rows that a host reads one by one. If more rows have changed, reading all rows is
@@ -101,6 +102,7 @@ pub struct PolicyChanges {
     pub resource_tools: Changed<ResourceToolId, ResourceToolRow>,
     pub budgets: Changed<BudgetId, BudgetRow>,
     pub webhooks: Changed<WebhookId, WebhookRow>,
+    pub subscriptions: Changed<SubscriptionId, SubscriptionRow>,
     /// The new generation of each changed scope.
     pub scope_generations: HashMap<Scope, i64>,
     /// The sum of generations, as in [`PolicyRows::generations_total`](crate::PolicyRows::generations_total).
@@ -211,6 +213,7 @@ fn is_followed(table: Table) -> bool {
             | Table::Workflows
             | Table::WorkflowVersions
             | Table::WorkflowTriggers
+            | Table::Subscriptions
     )
 }
 
@@ -324,6 +327,7 @@ impl PolicyChanges {
             Table::ResourceTools => add(&mut self.resource_tools, changed),
             Table::Budgets => add(&mut self.budgets, changed),
             Table::Webhooks => add(&mut self.webhooks, changed),
+            Table::Subscriptions => add(&mut self.subscriptions, changed),
             // The policy does not contain these rows, but the seals count them.
             Table::FirstDiscoveries
             | Table::Schedules

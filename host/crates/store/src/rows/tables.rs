@@ -11,7 +11,8 @@ use crate::{
     AgentHostRow, AgentPresenceRow, ApprovalRow, BindingRow, BotRow, BudgetRow, ConsoleSessionRow, ConsoleTicketRow,
     CredentialRow, DiscoveryRow, FirstDiscoveryRow, GrantRow, KeyRow, MissingScopesRow, OauthFlowRow, OauthProposalRow,
     OauthProviderRow, OwnerRow, PluginRow, PluginVersionSummary, ResourceRow, ResourceToolRow, RoleRow, SandboxRow,
-    ScheduleRow, TrustRow, WebhookRow, WorkflowRow, WorkflowTriggerRow, WorkflowVersionRow, WorkspaceRow,
+    ScheduleRow, SubscriptionRow, TrustRow, WebhookRow, WorkflowRow, WorkflowTriggerRow, WorkflowVersionRow,
+    WorkspaceRow,
 };
 
 pub(crate) use statements::Statements;
@@ -95,6 +96,7 @@ tables! {
     Workflows => WorkflowRow,
     WorkflowVersions => WorkflowVersionRow,
     WorkflowTriggers => WorkflowTriggerRow,
+    Subscriptions => SubscriptionRow,
 }
 
 static STATEMENTS: LazyLock<Vec<Statements>> =
@@ -186,6 +188,7 @@ mod tests {
         let (budgets, schedules) = budgets.split_at(1);
         let (schedules, webhooks) = schedules.split_at(1);
         let (webhooks, workflows) = webhooks.split_at(1);
+        let (workflows, subscriptions) = workflows.split_at(3);
         for (tables, expected) in [
             (first, "c84ff4059f8daaec974d41430b95dc6fbd4c82cfb7a90b42841762bbdf0ac071"),
             (later, "3c58d0520aecfa045861a89b3e6e9f78479c0a334a67f5325aee899ba9cd1f36"),
@@ -197,6 +200,7 @@ mod tests {
             (schedules, "77dd9d3c9616bf8b4f301fc3a39be5f9f3f2ff29fa7a24d6d0078416f00e1aa7"),
             (webhooks, "78879972e121a4d4b63cf8cf781cb52f34f505b959bf7f0e56d2e11fae1791f2"),
             (workflows, "b9729ae1ee1fd5bb56390b4b360f33625a3da068b03937f14a6ef3b2b886c61a"),
+            (subscriptions, "de1d7822063863af7afc651831e1b77847979f5edcd20a8a88ee2c2d66e21cbd"),
         ] {
             let mut lines = String::new();
             for table in tables {

@@ -6,7 +6,7 @@ use super::sessions::{read_by, used_by};
 use super::{TaskRow, TaskStatus, TaskStepRow, select_tasks, task_columns};
 use crate::db::{Arg, Session, args, retry, values};
 use crate::wakes::{AfterTurn, WakeClaim, confirm_claim, end_turn};
-use crate::{EventRow, Store, StoreError, schedules};
+use crate::{EventRow, Store, StoreError, deliveries, schedules};
 
 /// What a round adds to its task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -211,6 +211,7 @@ impl Store {
                 if is_scheduled {
                     schedules::end_run(&mut session, *task_id, *status).await?;
                 }
+                deliveries::wake_oldest(&mut session, *task_id, *ended_at).await?;
             }
             session.commit().await?;
             Ok(after)

@@ -9,6 +9,7 @@ use monstrum_types::{ApprovalId, Digest, KeyId, RequestId, ResourceId, UtcMillis
 use serde_json::json;
 
 use crate::authentic::Intruder;
+use crate::deliveries;
 use crate::rows::{self, NOW, default_workspace, other_workspace};
 
 const MAX: PendingMax = PendingMax { of_bot: 100, of_workspace: 1_000 };
@@ -59,7 +60,7 @@ async fn bot(store: &Store, workspace: WorkspaceId, name: &str) -> BotRow {
 }
 
 pub(crate) async fn asked(store: &Store, row: &ApprovalRow) -> ApprovalRow {
-    match store.ask_approval(row, "sealed", MAX).await.unwrap() {
+    match store.ask_approval(row, "sealed", None, MAX).await.unwrap() {
         AskedApproval::New(row) => row,
         other => panic!("{other:?}"),
     }
@@ -97,7 +98,10 @@ pub(crate) async fn an_approval_is_asked_for_decided_and_used_once(store: &Store
     let row = asked(store, &approval(&bot, 1)).await;
     assert_eq!(store.approval(workspace, row.id).await.unwrap().as_ref(), Some(&row));
     assert_eq!(store.approval_params(workspace, row.id).await.unwrap().as_deref(), Some("sealed"));
-    assert_eq!(store.ask_approval(&approval(&bot, 1), "x", MAX).await.unwrap(), AskedApproval::Known(row.clone()));
+    assert_eq!(
+        store.ask_approval(&approval(&bot, 1), "x", None, MAX).await.unwrap(),
+        AskedApproval::Known(row.clone())
+    );
     assert_eq!(store.approval_of_call(workspace, &row.digest, NOW).await.unwrap().as_ref(), Some(&row));
     assert_eq!(store.approval_of_call(workspace, &row.digest, EXPIRED).await.unwrap(), None);
     assert_eq!(store.generation().await.unwrap(), policy, "a request changes no permissions");
@@ -132,13 +136,26 @@ pub(crate) async fn an_approval_is_asked_for_decided_and_used_once(store: &Store
     assert_eq!(store.approval(workspace, row.id).await.unwrap(), None);
 }
 
+/// The event is written with an approval that is new, and only with that.
+pub(crate) async fn a_new_approval_is_reported(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let bot = bot(store, workspace, "b").await;
+    let (first, second) = (deliveries::event(workspace, None), deliveries::event(workspace, None));
+    let new = store.ask_approval(&approval(&bot, 1), "x", Some(&first), MAX).await.unwrap();
+    assert!(matches!(new, AskedApproval::New(_)), "{new:?}");
+    let known = store.ask_approval(&approval(&bot, 1), "x", Some(&second), MAX).await.unwrap();
+    assert!(matches!(known, AskedApproval::Known(_)), "{known:?}");
+    assert!(store.event(workspace, first.id).await.unwrap().is_some());
+    assert_eq!(store.event(workspace, second.id).await.unwrap(), None);
+}
+
 pub(crate) async fn large_parameters_are_not_read_for_a_list(store: &Store) {
     let workspace = default_workspace(store).await;
     let bot = bot(store, workspace, "b").await;
     let foreign = other_workspace(store).await;
     for (number, bytes, is_read) in [(1, 8192, true), (2, 8193, false)] {
         let (row, sealed) = (approval(&bot, number), "x".repeat(bytes));
-        assert!(matches!(store.ask_approval(&row, &sealed, MAX).await.unwrap(), AskedApproval::New(_)));
+        assert!(matches!(store.ask_approval(&row, &sealed, None, MAX).await.unwrap(), AskedApproval::New(_)));
         let expected = if is_read { sealed.as_str() } else { "" };
         let small = store.small_approval_params(workspace, row.id).await.unwrap();
         assert_eq!(small.as_deref(), Some(expected), "{bytes} bytes");
@@ -151,7 +168,7 @@ pub(crate) async fn of_concurrent_uses_of_an_approval_one_succeeds(store: &Store
     let workspace = default_workspace(store).await;
     let bot = bot(store, workspace, "b").await;
     let asks: Vec<ApprovalRow> = (0..8).map(|_| approval(&bot, 1)).collect();
-    let asks = futures::future::join_all(asks.iter().map(|row| store.ask_approval(row, "sealed", MAX))).await;
+    let asks = futures::future::join_all(asks.iter().map(|row| store.ask_approval(row, "sealed", None, MAX))).await;
     let new = asks.iter().filter(|asked| matches!(asked, Ok(AskedApproval::New(_)))).count();
     assert_eq!(new, 1, "{asks:?}");
     let row = store.approval_of_call(workspace, &digest(1), NOW).await.unwrap().unwrap();
@@ -167,9 +184,15 @@ pub(crate) async fn denied_void_and_expired_approvals_permit_nothing(store: &Sto
     let bot = bot(store, workspace, "b").await;
     let denied = asked(store, &approval(&bot, 1)).await;
     let denied = decided(store, &denied, ApprovalDecision::Deny).await.unwrap();
-    assert_eq!(store.ask_approval(&approval(&bot, 1), "x", MAX).await.unwrap(), AskedApproval::Known(denied.clone()));
+    assert_eq!(
+        store.ask_approval(&approval(&bot, 1), "x", None, MAX).await.unwrap(),
+        AskedApproval::Known(denied.clone())
+    );
     let late = ApprovalRow { created_at: EXPIRED, ..approval(&bot, 1) };
-    assert!(matches!(store.ask_approval(&late, "x", MAX).await.unwrap(), AskedApproval::New(_)), "no longer denied");
+    assert!(
+        matches!(store.ask_approval(&late, "x", None, MAX).await.unwrap(), AskedApproval::New(_)),
+        "no longer denied"
+    );
 
     let void = asked(store, &approval(&bot, 2)).await;
     decided(store, &void, ApprovalDecision::Void).await.unwrap();
@@ -179,7 +202,7 @@ pub(crate) async fn denied_void_and_expired_approvals_permit_nothing(store: &Sto
     let expiring = approved(store, &expiring).await;
     assert!(!store.expire_approval(&expiring, LATER).await.unwrap(), "the approval has not expired");
     let asks = ApprovalRow { created_at: EXPIRED, ..approval(&bot, 3) };
-    assert_eq!(store.ask_approval(&asks, "x", MAX).await.unwrap(), AskedApproval::Due(expiring.clone()));
+    assert_eq!(store.ask_approval(&asks, "x", None, MAX).await.unwrap(), AskedApproval::Due(expiring.clone()));
     let due = store.due_approvals(EXPIRED, 10).await.unwrap();
     assert!(due.contains(&expiring), "{due:?}");
     assert_eq!(store.expired_grants(EXPIRED, 10).await.unwrap().len(), 1);
@@ -195,7 +218,8 @@ pub(crate) async fn pending_approvals_are_limited(store: &Store) {
     let workspace = default_workspace(store).await;
     let (one, two) = (bot(store, workspace, "one").await, bot(store, workspace, "two").await);
     let max = PendingMax { of_bot: 2, of_workspace: 3 };
-    let ask = async |bot: &BotRow, number: u32| store.ask_approval(&approval(bot, number), "x", max).await.unwrap();
+    let ask =
+        async |bot: &BotRow, number: u32| store.ask_approval(&approval(bot, number), "x", None, max).await.unwrap();
     assert!(matches!(ask(&one, 1).await, AskedApproval::New(_)));
     assert!(matches!(ask(&one, 2).await, AskedApproval::New(_)));
     assert_eq!(ask(&one, 3).await, AskedApproval::Full);
@@ -206,7 +230,7 @@ pub(crate) async fn pending_approvals_are_limited(store: &Store) {
     decided(store, &first, ApprovalDecision::Deny).await.unwrap();
     assert!(matches!(ask(&two, 5).await, AskedApproval::New(_)));
     let late = ApprovalRow { created_at: EXPIRED, ..approval(&one, 6) };
-    assert!(matches!(store.ask_approval(&late, "x", max).await.unwrap(), AskedApproval::New(_)), "expired ones");
+    assert!(matches!(store.ask_approval(&late, "x", None, max).await.unwrap(), AskedApproval::New(_)), "expired ones");
 }
 
 pub(crate) async fn approvals_are_listed_by_id_and_by_change(store: &Store) {

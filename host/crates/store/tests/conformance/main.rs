@@ -12,6 +12,7 @@ mod audit_reads;
 mod authentic;
 mod budgets;
 mod console;
+mod deliveries;
 mod feed;
 mod instance;
 mod isolation;
@@ -29,6 +30,7 @@ mod schedules;
 mod sealed;
 mod spans;
 mod sqlite;
+mod subscriptions;
 mod support;
 mod tasks;
 mod usage;
@@ -93,6 +95,7 @@ intrusions! {
     a_sandbox_without_its_labels_is_rejected,
     an_edited_or_restored_webhook_is_rejected,
     an_edited_or_restored_workflow_is_rejected,
+    an_edited_or_restored_subscription_is_rejected,
     unreadable_reservations_do_not_hide_others,
     a_deleted_first_discovery_is_detected,
     forged_agents_are_ignored,
@@ -274,6 +277,20 @@ cases! {
         triggers_are_inserted_changed_listed_and_deleted,
         workflows_belong_to_their_workspace,
     }
+    subscriptions {
+        subscriptions_are_written_read_as_changes_and_deleted,
+        subscriptions_belong_to_their_bot_and_workspace,
+    }
+    deliveries {
+        events_are_numbered_without_gaps_and_delivered_once,
+        a_dispatch_by_an_older_policy_writes_nothing,
+        too_many_deliveries_are_dead,
+        of_two_turns_of_a_delivery_one_starts_a_task,
+        the_end_of_a_task_wakes_the_oldest_delivery,
+        dead_deliveries_are_retried,
+        deliveries_end_with_their_subscription,
+        events_have_pages_and_positions,
+    }
     outputs {
         outputs_are_listed_from_the_newest,
         the_oldest_outputs_make_room,
@@ -282,6 +299,7 @@ cases! {
     }
     approvals {
         an_approval_is_asked_for_decided_and_used_once,
+        a_new_approval_is_reported,
         large_parameters_are_not_read_for_a_list,
         of_concurrent_uses_of_an_approval_one_succeeds,
         denied_void_and_expired_approvals_permit_nothing,

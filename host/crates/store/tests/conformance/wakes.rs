@@ -256,11 +256,12 @@ pub(crate) async fn wakes_and_events_are_written_with_charges(store: &Store) {
     assert_eq!(store.append(&[], &rows).await.unwrap(), [true, true, true, true, false]);
     assert_eq!(store.event(workspace, first.id).await.unwrap(), Some(first.clone()));
     assert_eq!(store.event(WorkspaceId::new(), first.id).await.unwrap(), None);
-    assert_eq!(all(store, workspace).await.iter().map(|row| row.key.id()).collect::<Vec<_>>(), ["a", "b"]);
+    let of_event = first.id.to_string();
+    assert_eq!(all(store, workspace).await.iter().map(|row| row.key.id()).collect::<Vec<_>>(), [&of_event, "a", "b"]);
     // The second event has the id of the first one.
     let rejected = store.append(&[], &[wake("c"), StoreRow::Event(Box::new(first.clone()))]).await;
     assert!(matches!(rejected, Err(StoreError::Conflict { .. } | StoreError::Statement(_))), "{rejected:?}");
-    assert_eq!(all(store, workspace).await.len(), 2);
+    assert_eq!(all(store, workspace).await.len(), 3);
     let gone = StoreRow::Event(Box::new(event(WorkspaceId::new())));
     assert_eq!(store.append(&[], &[gone]).await.unwrap(), [false]);
 }

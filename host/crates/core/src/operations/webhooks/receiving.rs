@@ -17,7 +17,9 @@ use super::header_names;
 use crate::app::App;
 use crate::beside::Beside;
 use crate::call_types::call_secrets::{CallSecrets, SharedRedactors};
-use crate::events::{self, CustomName, EventError, EventLinks, EventName, NewEvent};
+use crate::emitter::EmitError;
+use crate::events::{CustomName, EventError, EventLinks, EventName, NewEvent};
+use crate::operations::events::of_emission;
 use crate::policy::Snapshot;
 use crate::webhooks::{Authenticated, RequestHeaders};
 
@@ -72,9 +74,10 @@ pub async fn receive(app: &App, id: &str, headers: &RequestHeaders, body: &Bytes
         let receipt = receipt(&row, headers, &mac, now);
         let data = json!({ "body": parsed(body).await?, "headers": kept(&row, headers) });
         let data = redacted(&snapshot, &row, secret, &data).await?;
-        let event = event(app, &row, data, now)?;
+        let event = event(app, &row, data)?;
         match app.store.receive_event(&row, &event, receipt.as_ref()).await? {
             ReceivedEvent::Inserted => {
+                app.emitter.signal(&event);
                 tracing::debug!(webhook.id = %row.id, event.id = %event.id, "a webhook made an event");
                 return Ok(Received::Made(event.id));
             }
@@ -167,7 +170,7 @@ async fn redacted(
     Ok(searched.value())
 }
 
-fn event(app: &App, row: &WebhookRow, data: Value, now: UtcMillis) -> Result<EventRow, OperationError> {
+fn event(app: &App, row: &WebhookRow, data: Value) -> Result<EventRow, OperationError> {
     let event_type = EventName::Custom(CustomName::new(&row.event).map_err(OperationError::internal)?);
     let event = NewEvent {
         workspace_id: row.workspace_id,
@@ -179,10 +182,10 @@ fn event(app: &App, row: &WebhookRow, data: Value, now: UtcMillis) -> Result<Eve
         cause: None,
         data,
     };
-    events::seal(&app.vault, event, now).map_err(|error| match error {
+    app.emitter.row(event).map_err(|error| match error {
         // A number can be shorter in the body than in the data, such as 1e15.
-        EventError::TooLarge { .. } => OperationError::OverLimit(error.to_string()),
-        error => OperationError::internal(error),
+        EmitError::Event(EventError::TooLarge { .. }) => OperationError::OverLimit(error.to_string()),
+        error => of_emission(error),
     })
 }
 
