@@ -293,6 +293,10 @@ impl<'n> Fields<'n> {
     /// Reports the keys that nobody asked for.
     pub(super) fn end(self, parsing: &mut Parsing, what: &str) {
         for entry in self.entries.iter().filter(|entry| !self.known.contains(&entry.key.as_str())) {
+            if parsing.faults.len() >= FAULTS_MAX {
+                parsing.more_faults += 1;
+                continue;
+            }
             let path = format!("{}/{}", self.spot.path, crate::fault::escape(&entry.key));
             let spot = Spot { path, line: entry.line, column: entry.column };
             let fault = spot.fault(format!("{what} has no key `{}`", entry.key));
