@@ -286,6 +286,10 @@ impl<'n> Fields<'n> {
         found
     }
 
+    pub(super) fn keys(&self) -> impl Iterator<Item = &'n str> {
+        self.entries.iter().map(|entry| entry.key.as_str())
+    }
+
     pub(super) fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|entry| entry.key == key)
     }
