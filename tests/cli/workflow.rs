@@ -51,7 +51,7 @@ async fn each_fault_is_shown_with_its_line() -> Result<()> {
     w.yaml:4:5: /steps/0: the step does not say what it does
      4 |   - id: greet
        |     ^
-     hint: add one of tool, agent, choose, parallel, each, wait, approve, workflow, emit, stop
+     hint: did you mean `tool`?
     w.yaml:6:30: /steps/1/wait/for: `soon` is not a duration
      6 |   - { id: rest, wait: { for: soon } }
        |                              ^

@@ -180,13 +180,16 @@ impl<'d> Planner<'d> {
 
 /// Returns the steps of a list in an order in which each comes after those that it needs.
 fn order(steps: &[Step]) -> Vec<usize> {
+    let index: HashMap<&str, usize> = steps.iter().enumerate().map(|(at, step)| (step.id.as_str(), at)).collect();
+    let needs = |step: &Step| step.needs.iter().filter_map(|need| index.get(need.as_str()).copied()).collect();
+    let needs: Vec<Vec<usize>> = steps.iter().map(needs).collect();
     let mut order = Vec::with_capacity(steps.len());
     let mut placed = vec![false; steps.len()];
     while order.len() < steps.len() {
-        let is_placed = |need: &String| steps.iter().position(|step| step.id == *need).is_none_or(|at| placed[at]);
-        let next = (0..steps.len()).find(|at| !placed[*at] && steps[*at].needs.iter().all(is_placed));
         // A definition that was checked has no circle.
-        let Some(next) = next else { break };
+        let Some(next) = (0..steps.len()).find(|at| !placed[*at] && needs[*at].iter().all(|need| placed[*need])) else {
+            break;
+        };
         placed[next] = true;
         order.push(next);
     }

@@ -122,6 +122,11 @@ impl Found {
         }
     }
 
+    /// Returns whether further faults are only counted.
+    fn is_full(&self) -> bool {
+        self.faults.len() >= FAULTS_MAX
+    }
+
     fn warn(&mut self, warning: Fault) {
         if self.warnings.len() < FAULTS_MAX && !self.warnings.contains(&warning) {
             self.warnings.push(warning);

@@ -286,6 +286,10 @@ impl<'n> Fields<'n> {
         found
     }
 
+    pub(super) fn keys(&self) -> impl Iterator<Item = &'n str> {
+        self.entries.iter().map(|entry| entry.key.as_str())
+    }
+
     pub(super) fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|entry| entry.key == key)
     }
@@ -293,6 +297,10 @@ impl<'n> Fields<'n> {
     /// Reports the keys that nobody asked for.
     pub(super) fn end(self, parsing: &mut Parsing, what: &str) {
         for entry in self.entries.iter().filter(|entry| !self.known.contains(&entry.key.as_str())) {
+            if parsing.faults.len() >= FAULTS_MAX {
+                parsing.more_faults += 1;
+                continue;
+            }
             let path = format!("{}/{}", self.spot.path, crate::fault::escape(&entry.key));
             let spot = Spot { path, line: entry.line, column: entry.column };
             let fault = spot.fault(format!("{what} has no key `{}`", entry.key));

@@ -3,7 +3,7 @@
 use super::fields::{Fields, Parsing};
 use super::kinds;
 use crate::expr::reserved_words;
-use crate::fault::At;
+use crate::fault::{At, nearest};
 use crate::model::{
     BLOCK_DEPTH_MAX, OnError, OnUncertain, RETRY_ATTEMPTS_MAX, Retry, STEPS_IN_DEFINITION_MAX, Step, StepKind,
 };
@@ -12,6 +12,27 @@ use crate::node::Node;
 /// The keys that name a kind.
 const KINDS: [&str; 10] =
     ["tool", "agent", "choose", "parallel", "each", "wait", "approve", "workflow", "emit", "stop"];
+/// The keys that do not name a kind.
+const OTHER_KEYS: [&str; 18] = [
+    "id",
+    "when",
+    "needs",
+    "timeout",
+    "retry",
+    "on_error",
+    "on_uncertain",
+    "undo",
+    "params",
+    "resource",
+    "steps",
+    "concurrency",
+    "on_item_error",
+    "collect",
+    "input",
+    "data",
+    "message",
+    "output",
+];
 const ON_ERROR: [(&str, OnError); 2] = [("fail", OnError::Fail), ("continue", OnError::Continue)];
 const ID_FORM: &str = "an id has at most 63 lower case letters, digits and `_`, and starts with a letter";
 /// Maximum duration of an attempt, a pause or a question in days, as for a whole run.
@@ -123,7 +144,12 @@ fn kind(
         [name] => *name,
         [] => {
             let fault = fields.spot().fault("the step does not say what it does");
-            parsing.fault(fault.hint(format!("add one of {}", KINDS.join(", "))));
+            let unknown = fields.keys().filter(|key| !OTHER_KEYS.contains(key));
+            let meant = unknown.filter_map(|key| nearest(key, KINDS)).next();
+            parsing.fault(match meant {
+                Some(kind) => fault.hint(format!("did you mean `{kind}`?")),
+                None => fault.hint(format!("add one of {}", KINDS.join(", "))),
+            });
             return None;
         }
         several => {

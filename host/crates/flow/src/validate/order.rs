@@ -45,7 +45,7 @@ fn check_list(steps: &[Step], ids: &[&str], broken: &BTreeSet<String>, found: &m
                 spot.fault(format!("step `{need}` is in another list")).hint("`needs` names steps of the same list")
             } else {
                 let fault = spot.fault(format!("unknown step `{need}`"));
-                match nearest(need, here.keys().copied()) {
+                match nearest(need, here.keys().copied().filter(|_| !found.is_full())) {
                     Some(known) => fault.hint(format!("did you mean `{known}`?")),
                     None => fault,
                 }
@@ -75,7 +75,7 @@ fn circle<'s>(steps: &'s [Step], here: &HashMap<&'s str, &'s Step>) -> Option<Ve
                 continue;
             };
             let Some(next) = here.get(next.as_str()).filter(|next| !done.contains(next.id.as_str())) else { continue };
-            if let Some(at) = path.iter().position(|(step, _)| step.id == next.id) {
+            if let Some(at) = path.iter().position(|(step, _)| std::ptr::eq::<Step>(*step, *next)) {
                 let mut circle: Vec<&str> = path[at..].iter().map(|(step, _)| step.id.as_str()).collect();
                 circle.push(&next.id);
                 return Some(circle);

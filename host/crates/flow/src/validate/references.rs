@@ -180,7 +180,8 @@ impl<'d> Check<'d, '_> {
         }
         if !self.ids.contains(&id) {
             let fault = expression.spot.fault(format!("unknown step `{id}`"));
-            return match nearest(id, self.ids.iter().copied()) {
+            let known = self.ids.iter().copied().filter(|_| !self.found.is_full());
+            return match nearest(id, known) {
                 Some(known) => fault.hint(format!("did you mean `{known}`?")),
                 None => fault,
             };
@@ -278,15 +279,18 @@ fn closures(steps: &[Step]) -> Vec<BTreeSet<usize>> {
     let needs: Vec<Vec<usize>> =
         steps.iter().map(|step| step.needs.iter().filter_map(|id| index.get(id.as_str()).copied()).collect()).collect();
     let before = |start: usize| {
-        let mut all = BTreeSet::new();
-        let mut open = needs[start].clone();
-        while let Some(next) = open.pop() {
-            if all.insert(next) {
-                open.extend(&needs[next]);
+        // In a circle, a step would have ended before itself.
+        let mut seen = vec![false; steps.len()];
+        seen[start] = true;
+        let (mut all, mut open) = (BTreeSet::new(), vec![start]);
+        while let Some(step) = open.pop() {
+            for next in &needs[step] {
+                if !std::mem::replace(&mut seen[*next], true) {
+                    all.insert(*next);
+                    open.push(*next);
+                }
             }
         }
-        // In a circle, a step would have ended before itself.
-        all.remove(&start);
         all
     };
     (0..steps.len()).map(before).collect()

@@ -92,6 +92,7 @@ finally: {}
     assert_eq!(found.len(), expected.len(), "{found:#?}");
     let hints: Vec<Option<String>> = check(text, None).unwrap_err().into_iter().map(|fault| fault.hint).collect();
     assert_eq!(hints[2].as_deref(), Some("did you mean `bot`?"));
+    assert_eq!(hints[7].as_deref(), Some("did you mean `tool`?"));
     assert_eq!(hints[8].as_deref(), Some("did you mean `input`?"));
     assert_eq!(hints[10].as_deref(), Some("did you mean `retry`?"));
 }
