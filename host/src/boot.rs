@@ -6,6 +6,7 @@ pub mod doctor;
 mod engine;
 mod listen;
 mod offline;
+mod purge;
 mod recovery;
 pub mod rotation;
 mod sandboxes;
@@ -64,6 +65,7 @@ pub use data::{
     lost_key_versions,
 };
 pub use offline::{OfflineChange, OfflineError, recorded, recorded_with};
+use purge::{Kept, purge};
 pub use recovery::{RecoveryError, recover_root_key};
 pub use sandboxes::SANDBOX_FOLDER;
 #[cfg(target_os = "linux")]
@@ -76,11 +78,6 @@ const POLICY_POLL: Duration = Duration::from_millis(500);
 const SEALS_POLL: Duration = Duration::from_secs(10);
 /// The interval at which the server polls the plugins folder.
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
-/// The interval at which expired idempotency keys are deleted.
-const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
-/// A day, and the time for which firings of schedules are kept: 30 days.
-const DAY_MS: i64 = 24 * 3_600 * 1_000;
-const KEPT_MS: i64 = 30 * DAY_MS;
 /// The interval at which the server records when API keys were last used. The record of one key is written at most once
 /// a minute.
 const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
@@ -550,55 +547,4 @@ async fn follow_agents(app: Arc<App>, stop: CancellationToken) {
 
 async fn share_agents(app: Arc<App>, stop: CancellationToken) {
     app.agents.share_presence(stop).await;
-}
-
-/// How long rows are kept, in days.
-#[derive(Clone, Copy)]
-struct Kept {
-    tasks_days: u32,
-    events_days: u32,
-}
-
-async fn purge(app: Arc<App>, kept: Kept, stop: CancellationToken) {
-    let tasks_kept_ms = i64::from(kept.tasks_days) * DAY_MS;
-    let events_kept_ms = i64::from(kept.events_days) * DAY_MS;
-    let mut tick = tokio::time::interval(PURGE_INTERVAL);
-    while stop.run_until_cancelled(tick.tick()).await.is_some() {
-        if let Err(error) = gateway::forget_expired(&app).await {
-            tracing::warn!(error = %error, "cannot delete expired idempotency keys");
-        }
-        if let Err(error) = app.oauth.purge().await {
-            tracing::warn!(%error, "cannot delete finished authorizations");
-        }
-        if let Err(error) = app.approvals.purge().await {
-            tracing::warn!(%error, "cannot delete the data of approvals that ended long ago");
-        }
-        if let Err(error) = app.ledger.settle_expired().await {
-            tracing::warn!(%error, "cannot settle the reservations of dead hosts");
-        }
-        if let Err(error) = app.policy.forget_changes().await {
-            tracing::warn!(%error, "cannot delete change notifications that are older than an hour");
-        }
-        if let Err(error) = app.console_sessions.purge().await {
-            tracing::warn!(%error, "cannot delete ended sessions of the console");
-        }
-        if let Err(error) = app.store.forget_tasks(app.clock.now().plus_ms(-tasks_kept_ms)).await {
-            tracing::warn!(%error, "cannot delete tasks that ended long ago");
-        }
-        if let Err(error) = app.store.forget_schedule_runs(app.clock.now().plus_ms(-KEPT_MS)).await {
-            tracing::warn!(%error, "cannot delete firings of schedules that happened long ago");
-        }
-        if let Err(error) = app.store.forget_sessions(app.clock.now().plus_ms(-tasks_kept_ms)).await {
-            tracing::warn!(%error, "cannot delete sessions that were used long ago");
-        }
-        if let Err(error) = app.store.forget_events(app.clock.now().plus_ms(-events_kept_ms)).await {
-            tracing::warn!(%error, "cannot delete events that happened long ago");
-        }
-        if let Err(error) = app.store.forget_webhook_receipts(app.clock.now().plus_ms(-DAY_MS)).await {
-            tracing::warn!(%error, "cannot delete the receipts of requests to webhooks that are older than a day");
-        }
-        if let Err(error) = app.store.forget_agent_hosts().await {
-            tracing::warn!(%error, "cannot delete what hosts that ended long ago had recorded about their agents");
-        }
-    }
 }
