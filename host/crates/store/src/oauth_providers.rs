@@ -144,9 +144,15 @@ impl Store {
         })
     }
 
-    /// Deletes a provider with its unfinished authorizations. Returns whether the provider existed.
-    pub async fn delete_oauth_provider(&self, workspace: WorkspaceId, id: OauthProviderId) -> Result<bool, StoreError> {
-        let is_own = |provider: &OauthProviderRow| provider.workspace_id == workspace;
+    /// Deletes a provider that was last changed at `before`, with its unfinished authorizations. Returns `false` if the
+    /// provider was changed since or does not exist.
+    pub async fn delete_oauth_provider(
+        &self,
+        workspace: WorkspaceId,
+        id: OauthProviderId,
+        before: UtcMillis,
+    ) -> Result<bool, StoreError> {
+        let is_own = |provider: &OauthProviderRow| provider.workspace_id == workspace && provider.updated_at == before;
         change!(self, &[Scope::from(workspace)], |change| change.delete(args![id], is_own).await)
     }
 }

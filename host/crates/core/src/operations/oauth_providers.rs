@@ -147,8 +147,9 @@ pub async fn update(
 pub async fn delete(app: &App, caller: &Admin, id: OauthProviderId, expected: Expected) -> Result<(), OperationError> {
     let before = provider(app, caller, id).await?;
     expected.check(before.updated_at)?;
-    let change = Change::new("oauth_provider.delete", &id).from(&view(before));
-    change.delete(app, caller, "OAuth provider", app.store.delete_oauth_provider(caller.workspace, id)).await
+    let read_at = before.updated_at;
+    let change = Change::new("oauth_provider.delete", &id).at(expected).from(&view(before));
+    change.update(app, caller, app.store.delete_oauth_provider(caller.workspace, id, read_at)).await
 }
 
 async fn provider(app: &App, caller: &Caller, id: OauthProviderId) -> Result<OauthProviderRow, OperationError> {

@@ -92,10 +92,11 @@ pub(crate) async fn providers_are_inserted_updated_and_deleted(store: &Store) {
     let snapshot = store.snapshot().await.unwrap();
     assert_eq!(snapshot.oauth_providers.len(), 3);
     assert!(snapshot.oauth_providers.contains(&row));
-    assert!(!store.delete_oauth_provider(theirs, row.id).await.unwrap());
+    assert!(!store.delete_oauth_provider(theirs, row.id, row.updated_at).await.unwrap());
+    assert!(!store.delete_oauth_provider(ours, row.id, row.updated_at.plus_ms(1)).await.unwrap(), "changed since");
     assert_eq!(store.generation().await.unwrap(), snapshot.generation, "nothing was deleted");
-    assert!(store.delete_oauth_provider(ours, row.id).await.unwrap());
-    assert!(!store.delete_oauth_provider(ours, row.id).await.unwrap());
+    assert!(store.delete_oauth_provider(ours, row.id, row.updated_at).await.unwrap());
+    assert!(!store.delete_oauth_provider(ours, row.id, row.updated_at).await.unwrap());
     assert_eq!(store.generation().await.unwrap(), snapshot.generation + 1);
 }
 
@@ -217,7 +218,7 @@ pub(crate) async fn authorizations_are_deleted_with_their_resource_or_provider(s
     let (resource, provider) = begun(store).await;
     let first = flow(&resource, &provider, FlowStatus::Pending);
     store.insert_oauth_flow(&first).await.unwrap();
-    store.delete_oauth_provider(resource.workspace_id, provider.id).await.unwrap();
+    assert!(store.delete_oauth_provider(resource.workspace_id, provider.id, provider.updated_at).await.unwrap());
     assert_eq!(store.oauth_flow(resource.workspace_id, resource.id, first.id).await.unwrap(), None);
     store.insert_oauth_provider(&provider).await.unwrap();
     store.insert_oauth_flow(&first).await.unwrap();
