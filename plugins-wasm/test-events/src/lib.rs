@@ -28,7 +28,7 @@ fn emit(request: &Request) -> Result<Value, Error> {
         }
     }
     if request.optional_param("fail")?.unwrap_or(false) {
-        return Err(Error::new("the call fails after its events"));
+        return Err(Error::message("the call fails after its events"));
     }
     Ok(json!({ "ids": ids }))
 }
