@@ -19,7 +19,7 @@ pub use compile::{Expression, StepField, StepUse};
 pub(crate) use eval::time_ms;
 pub use meter::{ITEMS_MAX, RESULT_BYTES_MAX, STEPS_MAX, VALUE_BYTES_MAX};
 pub use scope::{Scope, StepView};
-pub(crate) use template::json_bytes;
+pub(crate) use template::{Known, json_bytes};
 pub use template::{Piece, Template};
 
 /// The error of an expression. The step that contains the expression fails with the code `expression`.

@@ -138,7 +138,7 @@ impl Found {
         faults.sort_by_key(|fault| (fault.line, fault.column));
         if self.more_faults > 0 {
             let end = faults.last().map(|fault| (fault.line, fault.column)).unwrap_or_default();
-            let spot = Spot { path: String::new(), line: end.0, column: end.1 };
+            let spot = Spot { path: "".into(), line: end.0, column: end.1 };
             faults.push(spot.fault(format!("and {} more faults", self.more_faults)));
         }
         faults

@@ -106,34 +106,52 @@ impl Template {
         }
     }
 
-    /// Returns the value with null in the place of each expression, and the pointers of these places.
-    pub(crate) fn skeleton(&self) -> (Value, Vec<String>) {
-        let mut holes = Vec::new();
-        let value = self.skeleton_at("", &mut holes);
-        (value, holes)
-    }
-
-    fn skeleton_at(&self, pointer: &str, holes: &mut Vec<String>) -> Value {
+    /// Returns the value with null in the place of each expression.
+    pub(crate) fn skeleton(&self) -> Value {
         match self {
             Template::Literal(value) => value.clone(),
-            Template::Expression(_) | Template::Text(_) => {
-                holes.push(pointer.to_owned());
-                Value::Null
-            }
-            Template::List(items) => {
-                let inner = |(at, item): (usize, &Template)| item.skeleton_at(&format!("{pointer}/{at}"), holes);
-                items.iter().enumerate().map(inner).collect()
-            }
+            Template::Expression(_) | Template::Text(_) => Value::Null,
+            Template::List(items) => items.iter().map(Template::skeleton).collect(),
             Template::Map(entries) => {
-                let mut map = Map::new();
-                for (key, value) in entries {
-                    let below = format!("{pointer}/{}", crate::fault::escape(key));
-                    map.insert(key.clone(), value.skeleton_at(&below, holes));
-                }
-                Value::Object(map)
+                Value::Object(entries.iter().map(|(key, value)| (key.clone(), value.skeleton())).collect())
             }
         }
     }
+
+    /// Returns how much of the value at a JSON pointer is known before expressions are evaluated.
+    pub(crate) fn known_at(&self, pointer: &str) -> Known {
+        let mut template = self;
+        for step in pointer.split('/').skip(1) {
+            let next = match template {
+                Template::Literal(_) => return Known::All,
+                Template::Expression(_) | Template::Text(_) => return Known::Nothing,
+                Template::List(items) => step.parse::<usize>().ok().and_then(|index| items.get(index)),
+                Template::Map(entries) => {
+                    let key = step.replace("~1", "/").replace("~0", "~");
+                    entries.iter().find(|(known, _)| *known == key).map(|(_, value)| value)
+                }
+            };
+            let Some(next) = next else { return Known::All };
+            template = next;
+        }
+        match template {
+            Template::Literal(_) => Known::All,
+            Template::Expression(_) | Template::Text(_) => Known::Nothing,
+            // Without expressions below, it would be a literal.
+            Template::List(_) | Template::Map(_) => Known::Around,
+        }
+    }
+}
+
+/// How much of a value is known before expressions are evaluated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// The whole value.
+    All,
+    /// Its type, and the keys or the length. An expression stands below.
+    Around,
+    /// Nothing: an expression makes it.
+    Nothing,
 }
 
 fn spend(left: &mut u64, bytes: u64, expression: &Expression) -> Result<(), ExpressionError> {

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use jsonschema::Validator;
 
 use super::{Found, KnownTool};
-use crate::fault::nearest;
+use crate::expr::Known;
+use crate::fault::{Spot, nearest};
 use crate::model::{Definition, StepKind, ToolUse};
 use crate::parse::schema;
 
@@ -36,17 +37,16 @@ fn check_use<'t>(tool: &ToolUse, tools: &'t [KnownTool], validators: &mut Valida
     };
     let compiled = || known.input_schema.as_ref().and_then(|schema| schema::compile(schema).ok());
     let Some(validator) = validators.entry(&known.name).or_insert_with(compiled) else { return };
-    let (value, holes) = tool.params.skeleton();
-    for error in schema::errors(validator, &value) {
-        let is_hole = |hole: &String| hole == &error.pointer || error.pointer.starts_with(&format!("{hole}/"));
-        let is_around = |hole: &String| hole.starts_with(&format!("{}/", error.pointer));
+    for error in schema::errors(validator, &tool.params.skeleton()) {
         // The value of an expression is not known, and so are the values around it; their keys and types are.
-        if holes.iter().any(is_hole) || (holes.iter().any(is_around) && !error.is_about_keys) {
-            continue;
+        match tool.params.known_at(&error.pointer) {
+            Known::Nothing => continue,
+            Known::Around if !error.is_about_keys => continue,
+            Known::Around | Known::All => {}
         }
         let parent = tool.spot.path.strip_suffix("/tool").unwrap_or(&tool.spot.path);
-        let mut spot = tool.spot.clone();
-        spot.path = format!("{parent}/params{}", error.pointer);
+        let parent = Spot { path: parent.into(), ..tool.spot };
+        let spot = parent.below("/params").below(&error.pointer);
         let fault = spot.fault(format!("`{}` does not accept this: {}", tool.tool, error.message));
         found.fault(fault.hint(format!("see the parameters of `{}` in its description", tool.tool)));
     }
