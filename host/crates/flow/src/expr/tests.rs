@@ -13,7 +13,8 @@ fn scope() -> Scope<'static> {
     let mut scope = Scope::default();
     let input = json!({
         "repo": "o/r", "n": 3, "big": u64::MAX, "half": 0.5, "list": [1, 2, 3], "map": {"b": 1, "a": [true]},
-        "none": null, "long": "x".repeat(300_000), "many": vec![7; 1_000],
+        "none": null, "long": "x".repeat(300_000), "many": vec![7; 1_000], "page": "x".repeat(40_000),
+        "dozens": vec![7; 90],
     });
     scope.set("input", Cow::Owned(input));
     let data = Some(Cow::Owned(json!({"number": 7})));
@@ -205,6 +206,24 @@ fn each_budget_is_reached() {
             assert!(error.contains(message), "{source}: {error}");
         }
     }
+}
+
+/// The keys of a map are not read to see that another one has fewer.
+#[test]
+fn maps_of_different_sizes_are_compared_at_once() {
+    let mut scope = Scope::default();
+    let wide: serde_json::Map<String, Value> = (0..60_000).map(|at| (format!("k{at}"), json!(1))).collect();
+    scope.set("input", Cow::Owned(json!({"wide": wide, "many": vec![7; 1_000], "dozens": vec![7; 90]})));
+    let started = std::time::Instant::now();
+    for source in [
+        "input.many.all(x, input.dozens.all(y, {} != input.wide))",
+        "input.many.all(x, input.dozens.all(y, input.wide != {}))",
+    ] {
+        assert_eq!(parse(source).unwrap().evaluate(&scope), Ok(json!(true)), "{source}");
+    }
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+    let error = parse("input.many.all(x, input.wide == input.wide)").unwrap().evaluate(&scope).unwrap_err();
+    assert!(error.message.contains("steps"), "{error}");
 }
 
 #[test]
