@@ -191,6 +191,7 @@ fn each_budget_is_reached() {
         ("input.long".to_owned(), "the result has more than"),
         ("input.many.map(x, input.many)".to_owned(), "the result has more than"),
         ("input.long.matches('a?'.replace('a', 'a'))".to_owned(), "steps"),
+        ("input.page.matches('x$')".to_owned(), "steps"),
         ("input.repo.matches('(a{1000}){1000}')".to_owned(), "too large"),
         ("input.repo.matches('(x+x+)+y{200}[a-z]{900}')".to_owned(), "too large"),
         (format!("{many}.exists(x, input.repo.matches(string(x) + 'x'))"), ""),
