@@ -14,6 +14,7 @@ use super::operators::{self, binary, key, negate, short};
 use super::scope::Scope;
 use super::value::{Text, Val};
 use super::{ExpressionError, value};
+use crate::fault::cut;
 
 impl Expression {
     /// Evaluates the expression.
@@ -23,7 +24,7 @@ impl Expression {
     pub fn evaluate(&self, scope: &Scope<'_>) -> Result<Value, ExpressionError> {
         let evaluation = Evaluation { scope, meter: Meter::default(), patterns: Patterns::default() };
         let result = evaluation.expr(&self.root, &Locals::None).and_then(|value| value.to_json(&evaluation.meter));
-        result.map_err(|stop| self.error(stop.into_message()))
+        result.map_err(|stop| self.error(&stop.into_message()))
     }
 
     /// Evaluates the expression as a condition.
@@ -33,12 +34,13 @@ impl Expression {
     pub fn holds(&self, scope: &Scope<'_>) -> Result<bool, ExpressionError> {
         match self.evaluate(scope)? {
             Value::Bool(value) => Ok(value),
-            _ => Err(self.error("the value is not true or false".to_owned())),
+            _ => Err(self.error("the value is not true or false")),
         }
     }
 
-    pub(super) fn error(&self, message: String) -> ExpressionError {
-        ExpressionError { source_text: short(self.source()), message }
+    /// Messages may quote data, so they are made short and printable.
+    pub(super) fn error(&self, message: &str) -> ExpressionError {
+        ExpressionError { source_text: cut(&short(self.source())), message: cut(message) }
     }
 }
 
@@ -131,7 +133,9 @@ impl<'s> Evaluation<'s> {
     fn select(&self, select: &'s SelectExpr, locals: &Locals<'_, 's>) -> Result<Val<'s>, Stop> {
         if matches!(&select.operand.expr, Expr::Ident(name) if name == "steps") {
             let step = self.scope.step(&select.field);
-            return step.map(Val::Step).ok_or_else(|| Stop::failed(format!("step `{}` has not ended", select.field)));
+            return step
+                .map(Val::Step)
+                .ok_or_else(|| Stop::failed(format!("step `{}` has not ended", short(&select.field))));
         }
         let operand = self.expr(&select.operand, locals)?;
         if select.test {

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value};
 
+use super::ExpressionError;
 use super::compile::Expression;
 use super::eval::inserted;
 use super::meter::VALUE_BYTES_MAX;
 use super::scope::Scope;
-use super::{ExpressionError, operators::short};
 use crate::fault::{Fault, Spot};
 
 const OPEN: &str = "${{";
@@ -155,10 +155,8 @@ pub(crate) enum Known {
 }
 
 fn spend(left: &mut u64, bytes: u64, expression: &Expression) -> Result<(), ExpressionError> {
-    *left = left.checked_sub(bytes).ok_or_else(|| ExpressionError {
-        source_text: short(expression.source()),
-        message: format!("the whole value has more than {VALUE_BYTES_MAX} bytes"),
-    })?;
+    let error = || expression.error(&format!("the whole value has more than {VALUE_BYTES_MAX} bytes"));
+    *left = left.checked_sub(bytes).ok_or_else(error)?;
     Ok(())
 }
 

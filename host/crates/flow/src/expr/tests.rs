@@ -123,6 +123,16 @@ fn what_fails_says_why() {
 }
 
 #[test]
+fn messages_are_short_and_printable_whatever_the_data_is() {
+    let mut scope = Scope::default();
+    scope.set("input", Cow::Owned(json!({"long": "\u{1b}[2J".repeat(100_000), "map": {}})));
+    for source in ["1[input.long]", "input.map[input.long]", "{input.long: 1, input.long: 2}", "'\u{1b}' + 1"] {
+        let error = parse(source).unwrap().evaluate(&scope).unwrap_err().to_string();
+        assert!(error.len() < 1_000 && !error.contains('\u{1b}'), "{source}: {error}");
+    }
+}
+
+#[test]
 fn what_is_not_an_expression_is_refused() {
     let deep = format!("{}1{}", "(".repeat(33), ")".repeat(33));
     let long = format!("'{}'", "x".repeat(EXPRESSION_BYTES_MAX));

@@ -8,6 +8,7 @@ use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use serde_json::{Map, Number, Value};
 
 use super::meter::{Meter, RESULT_BYTES_MAX, Stop};
+use super::operators::short;
 use super::scope::StepView;
 
 /// Maximum nesting depth of a result. Readers of JSON stop at 128 levels.
@@ -109,7 +110,7 @@ impl<'a> Val<'a> {
                 "ended_at" => Some(view.ended_at.as_ref().map_or(Val::Null, |time| Val::Text(Text::Borrowed(time)))),
                 _ => None,
             }),
-            other => Err(Stop::failed(format!("a value of type {} has no field `{name}`", other.kind()))),
+            other => Err(Stop::failed(format!("a value of type {} has no field `{}`", other.kind(), short(name)))),
         }
     }
 

@@ -120,6 +120,16 @@ fn each_keeps_to_its_concurrency_and_its_order() {
 }
 
 #[test]
+fn the_message_of_a_stop_is_cut() {
+    let mut run = World::with("- { id: a, stop: { status: failed, message: '${{ input.long }}' } }");
+    run.history.run.input = json!({"long": "ä".repeat(100_000)}).into();
+    let commands = plan(&run.definition, &run.history, run.now);
+    let Some(Command::EndRun { error: Some(error), .. }) = commands.last() else { panic!("{commands:?}") };
+    assert_eq!((error.code.as_str(), error.message.chars().count()), ("stopped", 1_001));
+    run.plan();
+}
+
+#[test]
 fn items_stand_in_items() {
     let mut run = World::with(
         "- { id: a, each: [[1, 2], [3]], steps: [{ id: b, tool: t }, { id: c, each: '${{ item }}', steps: [{ id: d, tool: t, params: { x: '${{ item }}', y: '${{ steps.b.data }}' } }] }] }",
