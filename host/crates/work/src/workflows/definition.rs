@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use monstrum_core::beside::Beside;
 use monstrum_core::language::Language;
 use monstrum_core::operations::{OperationError, Operator, tools};
-use monstrum_flow::{Definition, Fault, KnownTool, StepKind};
+use monstrum_flow::{DEFINITION_BYTES_MAX, Definition, Fault, KnownTool, StepKind};
 use monstrum_store::{DocumentFormat, WorkflowRow, WorkflowVersionRow};
 use monstrum_types::{BotId, Digest, DocumentError};
 use serde_json::Value;
@@ -31,11 +31,16 @@ pub(super) struct Checked {
 
 impl Document {
     /// Reads the definition in an input: a text, or an object.
-    pub(super) fn new(definition: Value) -> Result<Document, OperationError> {
+    pub(super) async fn new(definition: Value) -> Result<Document, OperationError> {
+        static OBJECTS: Beside = Beside::new();
         match definition {
+            Value::String(text) if text.len() > DEFINITION_BYTES_MAX => Err(too_large()),
             Value::String(text) => Ok(Document { format: DocumentFormat::Text, text }),
             // The lines of this text are those in the errors.
-            object @ Value::Object(_) => Ok(Document { format: DocumentFormat::Json, text: format!("{object:#}") }),
+            object @ Value::Object(_) => {
+                let text = OBJECTS.run(move || pretty(&object)).await.map_err(OperationError::internal)?;
+                Ok(Document { format: DocumentFormat::Json, text: text.ok_or_else(too_large)? })
+            }
             _ => Err(OperationError::invalid_at("/definition", "expected a text in YAML or JSON, or an object")),
         }
     }
@@ -78,6 +83,44 @@ impl Document {
                 serde_json::from_str(&self.text).unwrap_or_else(|_| Value::String(self.text.clone()))
             }
         }
+    }
+}
+
+fn too_large() -> OperationError {
+    let message = format!("the definition has more than {} KiB", DEFINITION_BYTES_MAX / 1024);
+    OperationError::InvalidDocument(vec![DocumentError {
+        path: String::new(),
+        line: 1,
+        column: 1,
+        message,
+        hint: None,
+    }])
+}
+
+/// Writes an object with a line for each value, unless that is larger than the largest definition.
+fn pretty(object: &Value) -> Option<String> {
+    // Lines and indents can be many times as long as the object, so it is measured without them first.
+    serde_json::to_writer(&mut Bounded::default(), object).ok()?;
+    let mut written = Bounded::default();
+    serde_json::to_writer_pretty(&mut written, object).ok()?;
+    String::from_utf8(written.0).ok()
+}
+
+/// A writer that fails as soon as there is more than the largest definition.
+#[derive(Default)]
+struct Bounded(Vec<u8>);
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0.len() + bytes.len() > DEFINITION_BYTES_MAX {
+            return Err(std::io::Error::other("the definition is too large"));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -206,4 +249,33 @@ fn error(fault: Fault) -> DocumentError {
     let Fault { path, line, column, message, hint } = fault;
     let number = |number| u64::try_from(number).unwrap_or(u64::MAX);
     DocumentError { path, line: number(line), column: number(column), message, hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_object_is_written_only_up_to_the_limit() {
+        let value = json!({"a": [1, "ä"], "b": {}});
+        assert_eq!(pretty(&value), Some(format!("{value:#}")));
+        // Two bytes a value, and a long line for each when it is written.
+        let mut deep = json!(vec![1; 60_000]);
+        for _ in 0..50 {
+            deep = json!([deep]);
+        }
+        assert!(deep.to_string().len() < DEFINITION_BYTES_MAX);
+        for large in [json!({"a": "x".repeat(2 * 1024 * 1024)}), json!({"a": deep})] {
+            assert_eq!(pretty(&large), None);
+        }
+    }
+
+    #[test]
+    fn the_writer_keeps_no_more_than_the_limit() {
+        let mut written = Bounded::default();
+        serde_json::to_writer_pretty(&mut written, &json!(vec![1; 200_000])).unwrap_err();
+        assert!(written.0.len() <= DEFINITION_BYTES_MAX, "{}", written.0.len());
+    }
 }
