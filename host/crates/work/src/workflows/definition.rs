@@ -12,8 +12,12 @@ use serde_json::Value;
 
 use super::Workflows;
 
-/// The maximum number of workflows that are read to find a circle of workflows that run each other.
-const CALLED_MAX: usize = 100;
+/// The maximum number of workflows that a workflow runs, directly or through others. Each is read to find a circle of
+/// workflows that run each other.
+const CALLED_MAX: usize = 32;
+
+/// Definitions are read on threads of low priority.
+static DEFINITIONS: Beside = Beside::new();
 
 /// A document of a workflow, as it is saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,13 +36,12 @@ pub(super) struct Checked {
 impl Document {
     /// Reads the definition in an input: a text, or an object.
     pub(super) async fn new(definition: Value) -> Result<Document, OperationError> {
-        static OBJECTS: Beside = Beside::new();
         match definition {
             Value::String(text) if text.len() > DEFINITION_BYTES_MAX => Err(too_large()),
             Value::String(text) => Ok(Document { format: DocumentFormat::Text, text }),
             // The lines of this text are those in the errors.
             object @ Value::Object(_) => {
-                let text = OBJECTS.run(move || pretty(&object)).await.map_err(OperationError::internal)?;
+                let text = DEFINITIONS.run(move || pretty(&object)).await.map_err(OperationError::internal)?;
                 Ok(Document { format: DocumentFormat::Json, text: text.ok_or_else(too_large)? })
             }
             _ => Err(OperationError::invalid_at("/definition", "expected a text in YAML or JSON, or an object")),
@@ -209,6 +212,11 @@ impl Workflows {
         let mut waiting: VecDeque<String> = named.iter().cloned().collect();
         let mut seen = named.clone();
         while let Some(name) = waiting.pop_front() {
+            // Nothing is read for workflows above the limit.
+            if seen.len() > CALLED_MAX {
+                let message = format!("the workflow would run more than {CALLED_MAX} other workflows");
+                return Err(document.error_at("/steps", message));
+            }
             if name == definition.workflow {
                 let message = format!("the workflow `{name}` would run itself, directly or through other workflows");
                 return Err(document.error_at("/steps", message));
@@ -222,15 +230,12 @@ impl Workflows {
                 continue;
             };
             let Ok((_, inner)) = self.version_of(&row, row.version).await else { continue };
-            let Ok(inner) = checked(inner.text, None).await else { continue };
-            for name in inner.definition.called_workflows() {
-                if seen.insert(name.to_owned()) {
-                    waiting.push_back(name.to_owned());
+            // It was checked when it was saved, so its expressions are not compiled again.
+            let called = DEFINITIONS.run(move || monstrum_flow::called_by(&inner.text)).await;
+            for name in called.map_err(OperationError::internal)? {
+                if seen.insert(name.clone()) {
+                    waiting.push_back(name);
                 }
-            }
-            if seen.len() > CALLED_MAX {
-                let message = format!("the workflow would run more than {CALLED_MAX} other workflows");
-                return Err(document.error_at("/steps", message));
             }
         }
         Ok(warnings)
@@ -239,7 +244,6 @@ impl Workflows {
 
 /// Reads and checks a definition on a thread of low priority: expressions take milliseconds to compile.
 async fn checked(text: String, tools: Option<Vec<KnownTool>>) -> Result<monstrum_flow::Checked, OperationError> {
-    static DEFINITIONS: Beside = Beside::new();
     let checked = DEFINITIONS.run(move || monstrum_flow::check(&text, tools.as_deref())).await;
     let faults = checked.map_err(OperationError::internal)?;
     faults.map_err(|faults| OperationError::InvalidDocument(faults.into_iter().map(error).collect()))
