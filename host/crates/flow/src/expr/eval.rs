@@ -22,8 +22,13 @@ impl Expression {
     /// # Errors
     /// Fails if an operation fails, a field is missing, or the budget is exhausted.
     pub fn evaluate(&self, scope: &Scope<'_>) -> Result<Value, ExpressionError> {
-        let evaluation = Evaluation { scope, meter: Meter::default(), patterns: Patterns::default() };
-        let result = evaluation.expr(&self.root, &Locals::None).and_then(|value| value.to_json(&evaluation.meter));
+        self.metered(scope, &Meter::default())
+    }
+
+    /// Evaluates the expression with what is left of a budget.
+    pub(crate) fn metered(&self, scope: &Scope<'_>, meter: &Meter) -> Result<Value, ExpressionError> {
+        let evaluation = Evaluation { scope, meter, patterns: Patterns::default() };
+        let result = evaluation.expr(&self.root, &Locals::None).and_then(|value| value.to_json(meter));
         result.map_err(|stop| self.error(&stop.into_message()))
     }
 
@@ -32,7 +37,12 @@ impl Expression {
     /// # Errors
     /// Fails as [`Expression::evaluate`] does, and if the value is not true or false.
     pub fn holds(&self, scope: &Scope<'_>) -> Result<bool, ExpressionError> {
-        match self.evaluate(scope)? {
+        self.metered_holds(scope, &Meter::default())
+    }
+
+    /// Evaluates the expression as a condition with what is left of a budget.
+    pub(crate) fn metered_holds(&self, scope: &Scope<'_>, meter: &Meter) -> Result<bool, ExpressionError> {
+        match self.metered(scope, meter)? {
             Value::Bool(value) => Ok(value),
             _ => Err(self.error("the value is not true or false")),
         }
@@ -46,7 +56,7 @@ impl Expression {
 
 struct Evaluation<'s> {
     scope: &'s Scope<'s>,
-    meter: Meter,
+    meter: &'s Meter,
     patterns: Patterns,
 }
 
@@ -140,10 +150,10 @@ impl<'s> Evaluation<'s> {
         let operand = self.expr(&select.operand, locals)?;
         if select.test {
             // Nothing has no fields, so that `has(steps.a.data.b)` is false for a step that was skipped.
-            let found = if matches!(operand, Val::Null) { None } else { operand.member(&select.field, &self.meter)? };
+            let found = if matches!(operand, Val::Null) { None } else { operand.member(&select.field, self.meter)? };
             return Ok(Val::Bool(found.is_some()));
         }
-        let found = operand.member(&select.field, &self.meter)?;
+        let found = operand.member(&select.field, self.meter)?;
         found.ok_or_else(|| Stop::failed(format!("there is no field `{}`", short(&select.field))))
     }
 
@@ -165,12 +175,12 @@ impl<'s> Evaluation<'s> {
             (op::NEGATE, [operand]) => negate(&self.expr(operand, locals)?),
             (name, [left, right]) if call.target.is_none() && operators::is_operator(name, 2) => {
                 let (left, right) = (self.expr(left, locals)?, self.expr(right, locals)?);
-                binary(name, &left, &right, &self.meter)
+                binary(name, &left, &right, self.meter)
             }
             (name, arguments) => {
                 let target = call.target.iter().map(AsRef::as_ref);
                 let values = target.chain(arguments).map(|argument| self.expr(argument, locals));
-                functions::call(name, &values.collect::<Result<Vec<_>, _>>()?, &self.meter, &self.patterns)
+                functions::call(name, &values.collect::<Result<Vec<_>, _>>()?, self.meter, &self.patterns)
             }
         }
     }
@@ -197,7 +207,7 @@ impl<'s> Evaluation<'s> {
     }
 
     fn comprehension(&self, loops: &'s ComprehensionExpr, locals: &Locals<'_, 's>) -> Result<Val<'s>, Stop> {
-        let items = self.expr(&loops.iter_range, locals)?.items(&self.meter)?;
+        let items = self.expr(&loops.iter_range, locals)?.items(self.meter)?;
         let mut result = self.expr(&loops.accu_init, locals)?;
         let mut failed = None;
         for item in items {

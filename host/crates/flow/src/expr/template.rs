@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::ExpressionError;
 use super::compile::Expression;
 use super::eval::inserted;
-use super::meter::VALUE_BYTES_MAX;
+use super::meter::{Meter, VALUE_BYTES_MAX};
 use super::scope::Scope;
 use crate::fault::{Fault, Spot};
 
@@ -54,15 +54,20 @@ impl Template {
     /// # Errors
     /// Fails if an expression fails, or if the whole value is larger than the largest result of a step.
     pub fn evaluate(&self, scope: &Scope<'_>) -> Result<Value, ExpressionError> {
-        let mut left = VALUE_BYTES_MAX;
-        self.within(scope, &mut left)
+        self.metered(scope, &Meter::default())
     }
 
-    fn within(&self, scope: &Scope<'_>, left: &mut u64) -> Result<Value, ExpressionError> {
+    /// Evaluates all expressions with what is left of a budget.
+    pub(crate) fn metered(&self, scope: &Scope<'_>, meter: &Meter) -> Result<Value, ExpressionError> {
+        let mut left = VALUE_BYTES_MAX;
+        self.within(scope, meter, &mut left)
+    }
+
+    fn within(&self, scope: &Scope<'_>, meter: &Meter, left: &mut u64) -> Result<Value, ExpressionError> {
         match self {
             Template::Literal(value) => Ok(value.clone()),
             Template::Expression(expression) => {
-                let value = expression.evaluate(scope)?;
+                let value = expression.metered(scope, meter)?;
                 spend(left, json_bytes(&value), expression)?;
                 Ok(value)
             }
@@ -72,7 +77,7 @@ impl Template {
                     match piece {
                         Piece::Literal(literal) => text.push_str(literal),
                         Piece::Expression(expression) => {
-                            let value = inserted(&expression.evaluate(scope)?);
+                            let value = inserted(&expression.metered(scope, meter)?);
                             spend(left, value.len() as u64, expression)?;
                             text.push_str(&value);
                         }
@@ -80,11 +85,11 @@ impl Template {
                 }
                 Ok(Value::String(text))
             }
-            Template::List(items) => items.iter().map(|item| item.within(scope, left)).collect(),
+            Template::List(items) => items.iter().map(|item| item.within(scope, meter, left)).collect(),
             Template::Map(entries) => {
                 let mut map = Map::new();
                 for (key, value) in entries {
-                    map.insert(key.clone(), value.within(scope, left)?);
+                    map.insert(key.clone(), value.within(scope, meter, left)?);
                 }
                 Ok(Value::Object(map))
             }

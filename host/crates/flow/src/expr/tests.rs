@@ -238,6 +238,14 @@ fn maps_of_different_sizes_are_compared_at_once() {
 }
 
 #[test]
+fn all_expressions_of_a_value_share_a_budget() {
+    let text = "${{ input.many.all(x, input.dozens.all(y, true)) }} ".repeat(2);
+    let twice = Template::parse(&text, &Spot::default()).unwrap();
+    let error = twice.evaluate(&scope()).unwrap_err();
+    assert!(error.message.contains("items of lists"), "{error}");
+}
+
+#[test]
 fn a_text_that_is_one_expression_keeps_the_type() {
     let evaluate = |text: &str| {
         let template = Template::parse(text, &Spot::default()).map_err(|faults| faults[0].message.clone())?;
