@@ -34,7 +34,8 @@ pub struct Checked {
 }
 
 /// Reads and checks the text of a definition. `tools` are those of its bot; without them, nothing about tools is checked.
-/// The whole check runs nothing and takes less than a tenth of a second.
+/// The check of the text runs nothing and takes less than a tenth of a second. Literal parameters are checked against the
+/// schemas of the tools for at most as long again; what is left then is checked when the tool is called.
 ///
 /// # Errors
 /// Returns all faults, at most [`FAULTS_MAX`], in the order of their places.
@@ -71,7 +72,7 @@ impl Definition {
     pub fn check_input(&self, input: &Value) -> Result<(), Vec<(String, String)>> {
         let Some(schema) = &self.input else { return Ok(()) };
         let validator = schema::compile(schema).map_err(|message| vec![(String::new(), message)])?;
-        let errors = schema::errors(&validator, input);
+        let errors = schema::errors(&validator, input, validator.work(input));
         if errors.is_empty() {
             return Ok(());
         }

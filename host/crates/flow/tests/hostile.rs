@@ -105,6 +105,12 @@ fn definitions() -> Vec<(&'static str, String)> {
                 "workflow: w\nbot: b\ninput: {{ $ref: '#/$defs/a0', $defs: {{ {defs} a60: {{}} }} }}\nsteps: [1]\n"
             ),
         ),
+        ("a recursive schema", {
+            let inner = "{ items: { $ref: '#/$defs/a' } }";
+            format!(
+                "workflow: w\nbot: b\ninput: {{ $ref: '#/$defs/a', $defs: {{ a: {{ anyOf: [{inner}, {inner}] }} }} }}\nsteps: [1]\n"
+            )
+        }),
         (
             "a schema of patterns",
             format!("workflow: w\nbot: b\ninput: {{ pattern: '(a{{1000}}){{1000}}' }}\nsteps: [1]\n"),
