@@ -191,3 +191,47 @@ async fn a_repeated_request_creates_one_workflow() -> Result<()> {
     assert_eq!(api.get("/api/workflows?bot_id=x").await?.0, 422);
     Ok(())
 }
+
+/// A workflow that runs itself through others is refused, and so is one that runs so many that the search would be long.
+#[tokio::test]
+async fn workflows_do_not_run_each_other_in_a_circle_or_without_end() -> Result<()> {
+    let world = World::with(&[]).await?;
+    let api = &world.api;
+    let runs = |name: &str, called: &str| {
+        let block = format!("{{ id: c, each: [1], steps: [{{ id: run, workflow: {called} }}] }}");
+        json!({ "definition": definition_with(name, &world.bot, &block) })
+    };
+    made(api, "/api/workflows", &runs("second", "third")).await?;
+    made(api, "/api/workflows", &runs("third", "first")).await?;
+    let (status, refused) = api.post("/api/workflows", &runs("first", "second")).await?;
+    let message = text(&refused["errors"][0]["message"]).to_owned();
+    assert!(status == 422 && message.contains("`first` would run itself"), "{refused}");
+
+    let many = |count: usize| {
+        let steps: Vec<Value> =
+            (0..count).map(|at| json!({ "id": format!("s{at}"), "workflow": format!("w{at}") })).collect();
+        json!({ "definition": { "workflow": "many", "bot": world.bot, "steps": steps } })
+    };
+    let (status, refused) = api.post("/api/workflows/validate", &many(33)).await?;
+    let message = text(&refused["errors"][0]["message"]).to_owned();
+    assert!(status == 422 && message.contains("more than 32 other workflows"), "{refused}");
+    let (status, valid) = api.post("/api/workflows/validate", &many(32)).await?;
+    assert_eq!((status, valid["warnings"].as_array().map(Vec::len)), (200, Some(32)), "{valid}");
+    Ok(())
+}
+
+/// Written with a line for each value, a small object could be larger than any definition.
+#[tokio::test]
+async fn a_definition_that_is_too_large_is_refused() -> Result<()> {
+    let world = World::with(&[]).await?;
+    let mut deep = json!(vec![1; 60_000]);
+    for _ in 0..40 {
+        deep = json!([deep]);
+    }
+    for large in [json!({ "steps": deep }), json!({ "steps": "x".repeat(300_000) }), json!("x".repeat(300_000))] {
+        let (status, refused) = world.api.post("/api/workflows", &json!({ "definition": large })).await?;
+        let message = text(&refused["errors"][0]["message"]).to_owned();
+        assert_eq!((status, message.as_str()), (422, "the definition has more than 256 KiB"));
+    }
+    Ok(())
+}

@@ -17,9 +17,10 @@ mod value;
 pub use compile::{EXPRESSION_BYTES_MAX, EXPRESSION_DEPTH_MAX, EXPRESSION_REFERENCES_MAX, reserved_words};
 pub use compile::{Expression, StepField, StepUse};
 pub(crate) use eval::time_ms;
-pub use meter::{ITEMS_MAX, RESULT_BYTES_MAX, STEPS_MAX, VALUE_BYTES_MAX};
+pub(crate) use meter::{Budget, Meter};
+pub use meter::{ITEMS_MAX, PLAN_STEPS_MAX, RESULT_BYTES_MAX, STEPS_MAX, VALUE_BYTES_MAX};
 pub use scope::{Scope, StepView};
-pub(crate) use template::json_bytes;
+pub(crate) use template::{Known, json_bytes};
 pub use template::{Piece, Template};
 
 /// The error of an expression. The step that contains the expression fails with the code `expression`.

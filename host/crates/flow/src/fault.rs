@@ -1,6 +1,7 @@
 //! Faults of a definition, with the place of each.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -8,6 +9,8 @@ use serde::Serialize;
 pub const FAULTS_MAX: usize = 100;
 /// Maximum length of a message or a path in characters. Both may quote the document.
 const TEXT_CHARS_MAX: usize = 400;
+/// Maximum length of the path of a place in bytes. A report shows less, and thousands of expressions keep their places.
+const PATH_BYTES_MAX: usize = 2 * 1024;
 
 /// One fault of a definition, or one warning about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -35,10 +38,11 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A place in a document.
+/// A place in a document. Clones share the path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spot {
-    pub(crate) path: String,
+    /// The JSON pointer, which lacks its end if it is too long.
+    pub(crate) path: Arc<str>,
     pub(crate) line: usize,
     pub(crate) column: usize,
 }
@@ -50,7 +54,9 @@ impl Spot {
 
     /// A place below this one, of which only the path is known.
     pub(crate) fn below(&self, pointer: &str) -> Spot {
-        Spot { path: format!("{}{pointer}", self.path), ..*self }
+        let mut path = self.path.to_string();
+        push_bounded(&mut path, pointer);
+        Spot { path: path.into(), ..*self }
     }
 }
 
@@ -70,14 +76,32 @@ pub(crate) enum At<'a> {
 }
 
 impl At<'_> {
-    /// Returns the JSON pointer.
+    /// Returns the JSON pointer, or its start if it is too long for a place.
     pub(crate) fn pointer(&self) -> String {
+        let mut pointer = String::new();
+        self.write_to(&mut pointer);
+        pointer
+    }
+
+    fn write_to(&self, pointer: &mut String) {
+        let (At::Key(parent, _) | At::Index(parent, _)) = self else { return };
+        parent.write_to(pointer);
+        if pointer.len() >= PATH_BYTES_MAX {
+            return;
+        }
+        push_bounded(pointer, "/");
         match self {
-            At::Root => String::new(),
-            At::Key(parent, key) => format!("{}/{}", parent.pointer(), escape(key)),
-            At::Index(parent, index) => format!("{}/{index}", parent.pointer()),
+            At::Root => {}
+            At::Key(_, key) => push_bounded(pointer, &escape(key)),
+            At::Index(_, index) => push_bounded(pointer, &index.to_string()),
         }
     }
+}
+
+/// Adds as much of a text to a path as a place keeps.
+fn push_bounded(path: &mut String, text: &str) {
+    let room = PATH_BYTES_MAX.saturating_sub(path.len());
+    path.push_str(&text[..text.floor_char_boundary(room)]);
 }
 
 /// Escapes a key for a JSON pointer.
@@ -155,6 +179,15 @@ mod tests {
     fn messages_are_short_and_printable() {
         assert_eq!(cut("a\u{1b}[2J\u{202e}"), "a\\u{1b}[2J\\u{202e}");
         assert_eq!(cut(&"ä".repeat(1_000)).chars().count(), TEXT_CHARS_MAX);
+    }
+
+    #[test]
+    fn a_place_keeps_the_start_of_a_long_path() {
+        let (root, key) = (At::Root, "ä".repeat(PATH_BYTES_MAX));
+        let outer = At::Key(&root, &key);
+        let spot = Spot { path: At::Key(&outer, &key).pointer().into(), line: 1, column: 1 };
+        assert!(spot.path.starts_with("/ä") && spot.path.len() <= PATH_BYTES_MAX);
+        assert!(spot.below("/params").path.len() <= PATH_BYTES_MAX);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod called;
 mod expr;
 mod fault;
 mod model;
@@ -14,6 +15,7 @@ mod place;
 mod plan;
 mod validate;
 
+pub use called::called_by;
 pub use expr::*;
 pub use fault::{FAULTS_MAX, Fault};
 pub use model::*;

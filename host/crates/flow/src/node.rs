@@ -21,6 +21,8 @@ const VALUES_MAX: usize = 20_000;
 /// Maximum number of marks that begin or separate values. The scanner keeps a whole flow collection in memory, so this is
 /// counted before it starts.
 const MARKS_MAX: usize = 50_000;
+/// Maximum length of a key in bytes. The names of parameters and properties are shorter, and paths repeat keys.
+const KEY_BYTES_MAX: usize = 256;
 
 /// A value with the place of its first character.
 #[derive(Debug)]
@@ -48,7 +50,7 @@ pub(crate) struct Entry {
 
 impl Node {
     pub(crate) fn spot(&self, at: At<'_>) -> Spot {
-        Spot { path: at.pointer(), line: self.line, column: self.column }
+        Spot { path: at.pointer().into(), line: self.line, column: self.column }
     }
 
     /// Returns the value without places.
@@ -95,11 +97,11 @@ impl Node {
 /// Reads the only document of `text`.
 pub(crate) fn read(text: &str) -> Result<Node, Fault> {
     if text.len() > DEFINITION_BYTES_MAX {
-        let start = Spot { path: String::new(), line: 1, column: 1 };
+        let start = Spot { path: "".into(), line: 1, column: 1 };
         return Err(start.fault(format!("the definition has more than {} KiB", DEFINITION_BYTES_MAX / 1024)));
     }
     if text.bytes().filter(|byte| matches!(byte, b',' | b'[' | b'{' | b'\n')).count() > MARKS_MAX {
-        let start = Spot { path: String::new(), line: 1, column: 1 };
+        let start = Spot { path: "".into(), line: 1, column: 1 };
         return Err(start.fault(format!("the definition has more than {MARKS_MAX} lines, commas and brackets")));
     }
     let mut reader = Reader { parser: Parser::new_from_str(text), values: 0, last: (1, 1) };
@@ -142,12 +144,13 @@ impl<'t> Reader<'t> {
                 Ok((event, span))
             }
             Some(Err(error)) => {
-                let place = Spot { path: at.pointer(), line: error.marker().line(), column: error.marker().col() + 1 };
+                let (line, column) = (error.marker().line(), error.marker().col() + 1);
+                let place = Spot { path: at.pointer().into(), line, column };
                 Err(place.fault(format!("not valid YAML: {}", error.info())))
             }
             None => {
                 let (line, column) = self.last;
-                Err(Spot { path: at.pointer(), line, column }.fault("not valid YAML: the text ends too early"))
+                Err(Spot { path: at.pointer().into(), line, column }.fault("not valid YAML: the text ends too early"))
             }
         }
     }
@@ -208,6 +211,9 @@ impl<'t> Reader<'t> {
                 (Event::Alias(_), span) => return Err(fault(&span, at, "aliases are not supported")),
                 (_, span) => return Err(fault(&span, at, "a key must be a string")),
             };
+            if key.len() > KEY_BYTES_MAX {
+                return Err(fault(&span, at, &format!("a key has at most {KEY_BYTES_MAX} bytes")));
+            }
             let here = At::Key(&at, &key);
             if !seen.insert(key.clone()) {
                 return Err(fault(&span, here, "duplicate key"));
@@ -221,7 +227,7 @@ impl<'t> Reader<'t> {
 }
 
 fn fault(span: &Span, at: At<'_>, message: &str) -> Fault {
-    Spot { path: at.pointer(), line: span.start.line(), column: span.start.col() + 1 }.fault(message)
+    Spot { path: at.pointer().into(), line: span.start.line(), column: span.start.col() + 1 }.fault(message)
 }
 
 /// Refuses anchors and tags.
@@ -343,6 +349,8 @@ mod tests {
         assert!(read(&nested(DEFINITION_DEPTH_MAX + 1)).unwrap_err().message.contains("deeper"));
         assert!(read(&format!("[{}]", "1,".repeat(VALUES_MAX - 1))).is_ok());
         assert!(read(&format!("[{}]", "1,".repeat(VALUES_MAX))).unwrap_err().message.contains("values"));
+        assert!(read(&format!("{}: 1", "k".repeat(KEY_BYTES_MAX))).is_ok());
+        assert!(read(&format!("{}: 1", "k".repeat(KEY_BYTES_MAX + 1))).unwrap_err().message.contains("256 bytes"));
         assert!(read(&"a".repeat(DEFINITION_BYTES_MAX)).is_ok());
         assert!(read(&"a".repeat(DEFINITION_BYTES_MAX + 1)).unwrap_err().message.contains("KiB"));
     }

@@ -8,7 +8,7 @@ use crate::node;
 #[must_use]
 pub fn fault_at(text: &str, path: &str, message: impl Into<String>) -> Fault {
     let (line, column) = node::read(text).map_or((1, 1), |root| root.locate(path));
-    Spot { path: path.to_owned(), line, column }.fault(message)
+    Spot { path: path.into(), line, column }.fault(message)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
+use crate::expr::{Budget, PLAN_STEPS_MAX};
 use crate::model::{Definition, Step, StepKind};
 use frame::Frame;
 use journal::Journal;
@@ -42,6 +43,8 @@ struct Planner<'d> {
     run: &'d RunState,
     ending: Option<Ending>,
     journal: Journal,
+    /// The steps that the expressions of this plan have used.
+    budget: Budget,
     now: i64,
     commands: Vec<Command>,
     timer: Option<i64>,
@@ -64,6 +67,7 @@ impl<'d> Planner<'d> {
             run: &history.run,
             ending: history.run.ending.clone(),
             journal: Journal::of(history),
+            budget: Budget::default(),
             now,
             commands: Vec::new(),
             timer: None,
@@ -124,7 +128,12 @@ impl<'d> Planner<'d> {
         }
         self.wake_at(end);
         let definition = self.definition;
-        match self.list(&definition.steps, &Frame::root(true)) {
+        let state = self.list(&definition.steps, &Frame::root(true));
+        if self.budget.is_spent() && !matches!(state, ListState::Failed(_)) {
+            let message = format!("the expressions of the run use more than {PLAN_STEPS_MAX} steps at once");
+            return self.fail_run(StepError::new("limit", message));
+        }
+        match state {
             ListState::Open => {}
             ListState::Failed(error) => self.fail_run(error),
             ListState::Done => {
@@ -157,6 +166,8 @@ impl<'d> Planner<'d> {
     fn begin_ending(&mut self, status: RunEnd, error: Option<StepError>, output: Option<Value>, undo: bool) {
         let ending = Ending { status, error, output, undo, since: self.now };
         self.ending = Some(ending.clone());
+        // What a run used up must not prevent that its steps are undone.
+        self.budget = Budget::default();
         self.changed = true;
         self.push(Command::BeginEnding(ending));
     }

@@ -34,7 +34,8 @@ pub struct Checked {
 }
 
 /// Reads and checks the text of a definition. `tools` are those of its bot; without them, nothing about tools is checked.
-/// The whole check runs nothing and takes less than a tenth of a second.
+/// The check of the text runs nothing and takes less than a tenth of a second. Literal parameters are checked against the
+/// schemas of the tools for at most as long again; what is left then is checked when the tool is called.
 ///
 /// # Errors
 /// Returns all faults, at most [`FAULTS_MAX`], in the order of their places.
@@ -71,7 +72,7 @@ impl Definition {
     pub fn check_input(&self, input: &Value) -> Result<(), Vec<(String, String)>> {
         let Some(schema) = &self.input else { return Ok(()) };
         let validator = schema::compile(schema).map_err(|message| vec![(String::new(), message)])?;
-        let errors = schema::errors(&validator, input);
+        let errors = schema::errors(&validator, input, validator.work(input));
         if errors.is_empty() {
             return Ok(());
         }
@@ -138,7 +139,7 @@ impl Found {
         faults.sort_by_key(|fault| (fault.line, fault.column));
         if self.more_faults > 0 {
             let end = faults.last().map(|fault| (fault.line, fault.column)).unwrap_or_default();
-            let spot = Spot { path: String::new(), line: end.0, column: end.1 };
+            let spot = Spot { path: "".into(), line: end.0, column: end.1 };
             faults.push(spot.fault(format!("and {} more faults", self.more_faults)));
         }
         faults

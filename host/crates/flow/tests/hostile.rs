@@ -49,6 +49,10 @@ fn documents() -> Vec<(&'static str, String)> {
         ("deep blocks", "- ".repeat(120_000)),
         ("deep indents", indents),
         ("deep JSON", "{\"a\":".repeat(50_000)),
+        (
+            "a huge key above many expressions",
+            format!("output: {{ \"{}\": [{}] }}\n", "~".repeat(210_000), "'${{1}}',".repeat(5_400)),
+        ),
         ("a huge key", format!("{}: 1\n", "k".repeat(250_000))),
         ("a huge quoted key", format!("\"{}\": 1\n", "k".repeat(250_000))),
         ("a huge explicit key", format!("? {}\n: 1\n", "k".repeat(250_000))),
@@ -101,6 +105,12 @@ fn definitions() -> Vec<(&'static str, String)> {
                 "workflow: w\nbot: b\ninput: {{ $ref: '#/$defs/a0', $defs: {{ {defs} a60: {{}} }} }}\nsteps: [1]\n"
             ),
         ),
+        ("a recursive schema", {
+            let inner = "{ items: { $ref: '#/$defs/a' } }";
+            format!(
+                "workflow: w\nbot: b\ninput: {{ $ref: '#/$defs/a', $defs: {{ a: {{ anyOf: [{inner}, {inner}] }} }} }}\nsteps: [1]\n"
+            )
+        }),
         (
             "a schema of patterns",
             format!("workflow: w\nbot: b\ninput: {{ pattern: '(a{{1000}}){{1000}}' }}\nsteps: [1]\n"),
@@ -135,6 +145,10 @@ fn definitions() -> Vec<(&'static str, String)> {
         ("marks in marks", step(&format!("params: {{ v: '{}' }}", "$${{${{".repeat(30_000)))),
         ("a bomb of a pattern", when("input.matches('((a+)+)+$') && inputs")),
         ("an unknown function", when("input.eval('1')")),
+        ("a long path to many expressions", {
+            let open: String = (0..55).map(|_| format!("{{ \"{}\": ", "~".repeat(256))).collect();
+            step(&format!("nope: 1, params: {open}[{}]{}", "'${{1}}',".repeat(5_400), "}".repeat(55)))
+        }),
         ("a huge id", format!("workflow: w\nbot: b\nsteps: [{{ id: {}, tool: t }}]\n", "a".repeat(200_000))),
         ("a list for everything", format!("workflow: [1]\nbot: [1]\nsteps: [{}]\n", "[1],".repeat(10_000))),
     ]

@@ -14,6 +14,7 @@ use super::operators::{self, binary, key, negate, short};
 use super::scope::Scope;
 use super::value::{Text, Val};
 use super::{ExpressionError, value};
+use crate::fault::cut;
 
 impl Expression {
     /// Evaluates the expression.
@@ -21,9 +22,14 @@ impl Expression {
     /// # Errors
     /// Fails if an operation fails, a field is missing, or the budget is exhausted.
     pub fn evaluate(&self, scope: &Scope<'_>) -> Result<Value, ExpressionError> {
-        let evaluation = Evaluation { scope, meter: Meter::default(), patterns: Patterns::default() };
-        let result = evaluation.expr(&self.root, &Locals::None).and_then(|value| value.to_json(&evaluation.meter));
-        result.map_err(|stop| self.error(stop.into_message()))
+        self.metered(scope, &Meter::default())
+    }
+
+    /// Evaluates the expression with what is left of a budget.
+    pub(crate) fn metered(&self, scope: &Scope<'_>, meter: &Meter) -> Result<Value, ExpressionError> {
+        let evaluation = Evaluation { scope, meter, patterns: Patterns::default() };
+        let result = evaluation.expr(&self.root, &Locals::None).and_then(|value| value.to_json(meter));
+        result.map_err(|stop| self.error(&stop.into_message()))
     }
 
     /// Evaluates the expression as a condition.
@@ -31,20 +37,26 @@ impl Expression {
     /// # Errors
     /// Fails as [`Expression::evaluate`] does, and if the value is not true or false.
     pub fn holds(&self, scope: &Scope<'_>) -> Result<bool, ExpressionError> {
-        match self.evaluate(scope)? {
+        self.metered_holds(scope, &Meter::default())
+    }
+
+    /// Evaluates the expression as a condition with what is left of a budget.
+    pub(crate) fn metered_holds(&self, scope: &Scope<'_>, meter: &Meter) -> Result<bool, ExpressionError> {
+        match self.metered(scope, meter)? {
             Value::Bool(value) => Ok(value),
-            _ => Err(self.error("the value is not true or false".to_owned())),
+            _ => Err(self.error("the value is not true or false")),
         }
     }
 
-    pub(super) fn error(&self, message: String) -> ExpressionError {
-        ExpressionError { source_text: short(self.source()), message }
+    /// Messages may quote data, so they are made short and printable.
+    pub(super) fn error(&self, message: &str) -> ExpressionError {
+        ExpressionError { source_text: cut(&short(self.source())), message: cut(message) }
     }
 }
 
 struct Evaluation<'s> {
     scope: &'s Scope<'s>,
-    meter: Meter,
+    meter: &'s Meter,
     patterns: Patterns,
 }
 
@@ -131,15 +143,17 @@ impl<'s> Evaluation<'s> {
     fn select(&self, select: &'s SelectExpr, locals: &Locals<'_, 's>) -> Result<Val<'s>, Stop> {
         if matches!(&select.operand.expr, Expr::Ident(name) if name == "steps") {
             let step = self.scope.step(&select.field);
-            return step.map(Val::Step).ok_or_else(|| Stop::failed(format!("step `{}` has not ended", select.field)));
+            return step
+                .map(Val::Step)
+                .ok_or_else(|| Stop::failed(format!("step `{}` has not ended", short(&select.field))));
         }
         let operand = self.expr(&select.operand, locals)?;
         if select.test {
             // Nothing has no fields, so that `has(steps.a.data.b)` is false for a step that was skipped.
-            let found = if matches!(operand, Val::Null) { None } else { operand.member(&select.field, &self.meter)? };
+            let found = if matches!(operand, Val::Null) { None } else { operand.member(&select.field, self.meter)? };
             return Ok(Val::Bool(found.is_some()));
         }
-        let found = operand.member(&select.field, &self.meter)?;
+        let found = operand.member(&select.field, self.meter)?;
         found.ok_or_else(|| Stop::failed(format!("there is no field `{}`", short(&select.field))))
     }
 
@@ -161,12 +175,12 @@ impl<'s> Evaluation<'s> {
             (op::NEGATE, [operand]) => negate(&self.expr(operand, locals)?),
             (name, [left, right]) if call.target.is_none() && operators::is_operator(name, 2) => {
                 let (left, right) = (self.expr(left, locals)?, self.expr(right, locals)?);
-                binary(name, &left, &right, &self.meter)
+                binary(name, &left, &right, self.meter)
             }
             (name, arguments) => {
                 let target = call.target.iter().map(AsRef::as_ref);
                 let values = target.chain(arguments).map(|argument| self.expr(argument, locals));
-                functions::call(name, &values.collect::<Result<Vec<_>, _>>()?, &self.meter, &self.patterns)
+                functions::call(name, &values.collect::<Result<Vec<_>, _>>()?, self.meter, &self.patterns)
             }
         }
     }
@@ -193,7 +207,7 @@ impl<'s> Evaluation<'s> {
     }
 
     fn comprehension(&self, loops: &'s ComprehensionExpr, locals: &Locals<'_, 's>) -> Result<Val<'s>, Stop> {
-        let items = self.expr(&loops.iter_range, locals)?.items(&self.meter)?;
+        let items = self.expr(&loops.iter_range, locals)?.items(self.meter)?;
         let mut result = self.expr(&loops.accu_init, locals)?;
         let mut failed = None;
         for item in items {

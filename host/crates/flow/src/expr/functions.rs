@@ -16,8 +16,9 @@ const PATTERN_BYTES_MAX: usize = 256;
 const COMPILED_BYTES_MAX: usize = 16 * 1024;
 /// The steps that compiling a regular expression is charged.
 const COMPILE_STEPS: u64 = 20_000;
-/// The steps that matching one byte of text is charged.
-const MATCH_STEPS: u64 = 8;
+/// The steps that matching one byte of text is charged. A compiled expression of the largest size has a few hundred
+/// states, and in the worst case each byte visits all of them.
+const MATCH_STEPS: u64 = 64;
 
 /// Name, number of arguments with the target, and whether a call has a target: `Some(true)` always, `None` either way.
 type Signature = (&'static str, usize, usize, Option<bool>);
@@ -268,7 +269,7 @@ impl Patterns {
             let message = format!("the regular expression has more than {PATTERN_BYTES_MAX} bytes");
             return Err(Stop::Budget(message));
         }
-        meter.step((text.len() as u64).saturating_mul(MATCH_STEPS))?;
+        meter.step((text.len() as u64).saturating_add(1).saturating_mul(MATCH_STEPS))?;
         if let Some(regex) = self.0.borrow().get(pattern) {
             return Ok(regex.is_match(text));
         }

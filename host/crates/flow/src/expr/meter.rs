@@ -1,6 +1,7 @@
-//! The budget of one evaluation.
+//! The budgets of one evaluation and of one plan.
 
 use std::cell::Cell;
+use std::rc::Rc;
 
 /// Maximum number of items that all comprehensions of one evaluation visit: a list of a thousand items against a list of
 /// a hundred.
@@ -8,6 +9,8 @@ pub const ITEMS_MAX: u64 = 100_000;
 /// Maximum number of steps of one evaluation, about a tenth of a second. A step is an operation, or a few dozen bytes of
 /// text that are compared or copied.
 pub const STEPS_MAX: u64 = 2_000_000;
+/// Maximum number of steps of all evaluations of one plan, about a second: a thousand items with 20,000 steps each.
+pub const PLAN_STEPS_MAX: u64 = 20_000_000;
 /// Maximum number of bytes that one evaluation creates: as much as the largest result of a step.
 pub const VALUE_BYTES_MAX: u64 = 1024 * 1024;
 /// Maximum size of the result of one evaluation in bytes of JSON.
@@ -36,17 +39,42 @@ impl Stop {
     }
 }
 
-/// What an evaluation has used.
+/// The steps that several evaluations have used together.
+#[derive(Clone, Default)]
+pub(crate) struct Budget(Rc<Cell<u64>>);
+
+impl Budget {
+    /// Returns whether nothing is left. Then every further evaluation ends at its first step.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.0.get() > PLAN_STEPS_MAX
+    }
+}
+
+/// What an evaluation has used. An evaluation is that of one value of a definition, with all its expressions.
 #[derive(Default)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     steps: Cell<u64>,
     items: Cell<u64>,
     bytes: Cell<u64>,
+    budget: Budget,
 }
 
 impl Meter {
+    /// A meter whose steps are also taken from a budget.
+    pub(crate) fn within(budget: &Budget) -> Meter {
+        Meter { budget: budget.clone(), ..Meter::default() }
+    }
+
     pub(super) fn step(&self, steps: u64) -> Result<(), Stop> {
-        charge(&self.steps, steps, STEPS_MAX, "steps")
+        charge(&self.steps, steps, STEPS_MAX, "steps")?;
+        let total = self.budget.0.get().saturating_add(steps);
+        self.budget.0.set(total);
+        if total > PLAN_STEPS_MAX {
+            return Err(Stop::Budget(format!(
+                "the expressions of the run use more than {PLAN_STEPS_MAX} steps at once"
+            )));
+        }
+        Ok(())
     }
 
     /// Charges for reading a text of `bytes` bytes once.

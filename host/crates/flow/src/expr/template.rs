@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value};
 
+use super::ExpressionError;
 use super::compile::Expression;
 use super::eval::inserted;
-use super::meter::VALUE_BYTES_MAX;
+use super::meter::{Meter, VALUE_BYTES_MAX};
 use super::scope::Scope;
-use super::{ExpressionError, operators::short};
 use crate::fault::{Fault, Spot};
 
 const OPEN: &str = "${{";
@@ -54,15 +54,20 @@ impl Template {
     /// # Errors
     /// Fails if an expression fails, or if the whole value is larger than the largest result of a step.
     pub fn evaluate(&self, scope: &Scope<'_>) -> Result<Value, ExpressionError> {
-        let mut left = VALUE_BYTES_MAX;
-        self.within(scope, &mut left)
+        self.metered(scope, &Meter::default())
     }
 
-    fn within(&self, scope: &Scope<'_>, left: &mut u64) -> Result<Value, ExpressionError> {
+    /// Evaluates all expressions with what is left of a budget.
+    pub(crate) fn metered(&self, scope: &Scope<'_>, meter: &Meter) -> Result<Value, ExpressionError> {
+        let mut left = VALUE_BYTES_MAX;
+        self.within(scope, meter, &mut left)
+    }
+
+    fn within(&self, scope: &Scope<'_>, meter: &Meter, left: &mut u64) -> Result<Value, ExpressionError> {
         match self {
             Template::Literal(value) => Ok(value.clone()),
             Template::Expression(expression) => {
-                let value = expression.evaluate(scope)?;
+                let value = expression.metered(scope, meter)?;
                 spend(left, json_bytes(&value), expression)?;
                 Ok(value)
             }
@@ -72,7 +77,7 @@ impl Template {
                     match piece {
                         Piece::Literal(literal) => text.push_str(literal),
                         Piece::Expression(expression) => {
-                            let value = inserted(&expression.evaluate(scope)?);
+                            let value = inserted(&expression.metered(scope, meter)?);
                             spend(left, value.len() as u64, expression)?;
                             text.push_str(&value);
                         }
@@ -80,11 +85,11 @@ impl Template {
                 }
                 Ok(Value::String(text))
             }
-            Template::List(items) => items.iter().map(|item| item.within(scope, left)).collect(),
+            Template::List(items) => items.iter().map(|item| item.within(scope, meter, left)).collect(),
             Template::Map(entries) => {
                 let mut map = Map::new();
                 for (key, value) in entries {
-                    map.insert(key.clone(), value.within(scope, left)?);
+                    map.insert(key.clone(), value.within(scope, meter, left)?);
                 }
                 Ok(Value::Object(map))
             }
@@ -106,41 +111,57 @@ impl Template {
         }
     }
 
-    /// Returns the value with null in the place of each expression, and the pointers of these places.
-    pub(crate) fn skeleton(&self) -> (Value, Vec<String>) {
-        let mut holes = Vec::new();
-        let value = self.skeleton_at("", &mut holes);
-        (value, holes)
-    }
-
-    fn skeleton_at(&self, pointer: &str, holes: &mut Vec<String>) -> Value {
+    /// Returns the value with null in the place of each expression.
+    pub(crate) fn skeleton(&self) -> Value {
         match self {
             Template::Literal(value) => value.clone(),
-            Template::Expression(_) | Template::Text(_) => {
-                holes.push(pointer.to_owned());
-                Value::Null
-            }
-            Template::List(items) => {
-                let inner = |(at, item): (usize, &Template)| item.skeleton_at(&format!("{pointer}/{at}"), holes);
-                items.iter().enumerate().map(inner).collect()
-            }
+            Template::Expression(_) | Template::Text(_) => Value::Null,
+            Template::List(items) => items.iter().map(Template::skeleton).collect(),
             Template::Map(entries) => {
-                let mut map = Map::new();
-                for (key, value) in entries {
-                    let below = format!("{pointer}/{}", crate::fault::escape(key));
-                    map.insert(key.clone(), value.skeleton_at(&below, holes));
-                }
-                Value::Object(map)
+                Value::Object(entries.iter().map(|(key, value)| (key.clone(), value.skeleton())).collect())
             }
+        }
+    }
+
+    /// Returns how much of the value at a JSON pointer is known before expressions are evaluated.
+    pub(crate) fn known_at(&self, pointer: &str) -> Known {
+        let mut template = self;
+        for step in pointer.split('/').skip(1) {
+            let next = match template {
+                Template::Literal(_) => return Known::All,
+                Template::Expression(_) | Template::Text(_) => return Known::Nothing,
+                Template::List(items) => step.parse::<usize>().ok().and_then(|index| items.get(index)),
+                Template::Map(entries) => {
+                    let key = step.replace("~1", "/").replace("~0", "~");
+                    entries.iter().find(|(known, _)| *known == key).map(|(_, value)| value)
+                }
+            };
+            let Some(next) = next else { return Known::All };
+            template = next;
+        }
+        match template {
+            Template::Literal(_) => Known::All,
+            Template::Expression(_) | Template::Text(_) => Known::Nothing,
+            // Without expressions below, it would be a literal.
+            Template::List(_) | Template::Map(_) => Known::Around,
         }
     }
 }
 
+/// How much of a value is known before expressions are evaluated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// The whole value.
+    All,
+    /// Its type, and the keys or the length. An expression stands below.
+    Around,
+    /// Nothing: an expression makes it.
+    Nothing,
+}
+
 fn spend(left: &mut u64, bytes: u64, expression: &Expression) -> Result<(), ExpressionError> {
-    *left = left.checked_sub(bytes).ok_or_else(|| ExpressionError {
-        source_text: short(expression.source()),
-        message: format!("the whole value has more than {VALUE_BYTES_MAX} bytes"),
-    })?;
+    let error = || expression.error(&format!("the whole value has more than {VALUE_BYTES_MAX} bytes"));
+    *left = left.checked_sub(bytes).ok_or_else(error)?;
     Ok(())
 }
 

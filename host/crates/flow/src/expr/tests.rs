@@ -13,7 +13,8 @@ fn scope() -> Scope<'static> {
     let mut scope = Scope::default();
     let input = json!({
         "repo": "o/r", "n": 3, "big": u64::MAX, "half": 0.5, "list": [1, 2, 3], "map": {"b": 1, "a": [true]},
-        "none": null, "long": "x".repeat(300_000), "many": vec![7; 1_000],
+        "none": null, "long": "x".repeat(300_000), "many": vec![7; 1_000], "page": "x".repeat(40_000),
+        "dozens": vec![7; 90],
     });
     scope.set("input", Cow::Owned(input));
     let data = Some(Cow::Owned(json!({"number": 7})));
@@ -122,6 +123,16 @@ fn what_fails_says_why() {
 }
 
 #[test]
+fn messages_are_short_and_printable_whatever_the_data_is() {
+    let mut scope = Scope::default();
+    scope.set("input", Cow::Owned(json!({"long": "\u{1b}[2J".repeat(100_000), "map": {}})));
+    for source in ["1[input.long]", "input.map[input.long]", "{input.long: 1, input.long: 2}", "'\u{1b}' + 1"] {
+        let error = parse(source).unwrap().evaluate(&scope).unwrap_err().to_string();
+        assert!(error.len() < 1_000 && !error.contains('\u{1b}'), "{source}: {error}");
+    }
+}
+
+#[test]
 fn what_is_not_an_expression_is_refused() {
     let deep = format!("{}1{}", "(".repeat(33), ")".repeat(33));
     let long = format!("'{}'", "x".repeat(EXPRESSION_BYTES_MAX));
@@ -190,6 +201,7 @@ fn each_budget_is_reached() {
         ("input.long".to_owned(), "the result has more than"),
         ("input.many.map(x, input.many)".to_owned(), "the result has more than"),
         ("input.long.matches('a?'.replace('a', 'a'))".to_owned(), "steps"),
+        ("input.page.matches('x$')".to_owned(), "steps"),
         ("input.repo.matches('(a{1000}){1000}')".to_owned(), "too large"),
         ("input.repo.matches('(x+x+)+y{200}[a-z]{900}')".to_owned(), "too large"),
         (format!("{many}.exists(x, input.repo.matches(string(x) + 'x'))"), ""),
@@ -205,6 +217,32 @@ fn each_budget_is_reached() {
             assert!(error.contains(message), "{source}: {error}");
         }
     }
+}
+
+/// The keys of a map are not read to see that another one has fewer.
+#[test]
+fn maps_of_different_sizes_are_compared_at_once() {
+    let mut scope = Scope::default();
+    let wide: serde_json::Map<String, Value> = (0..60_000).map(|at| (format!("k{at}"), json!(1))).collect();
+    scope.set("input", Cow::Owned(json!({"wide": wide, "many": vec![7; 1_000], "dozens": vec![7; 90]})));
+    let started = std::time::Instant::now();
+    for source in [
+        "input.many.all(x, input.dozens.all(y, {} != input.wide))",
+        "input.many.all(x, input.dozens.all(y, input.wide != {}))",
+    ] {
+        assert_eq!(parse(source).unwrap().evaluate(&scope), Ok(json!(true)), "{source}");
+    }
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+    let error = parse("input.many.all(x, input.wide == input.wide)").unwrap().evaluate(&scope).unwrap_err();
+    assert!(error.message.contains("steps"), "{error}");
+}
+
+#[test]
+fn all_expressions_of_a_value_share_a_budget() {
+    let text = "${{ input.many.all(x, input.dozens.all(y, true)) }} ".repeat(2);
+    let twice = Template::parse(&text, &Spot::default()).unwrap();
+    let error = twice.evaluate(&scope()).unwrap_err();
+    assert!(error.message.contains("items of lists"), "{error}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use serde_json::{Map, Number, Value};
 
 use super::meter::{Meter, RESULT_BYTES_MAX, Stop};
+use super::operators::short;
 use super::scope::StepView;
 
 /// Maximum nesting depth of a result. Readers of JSON stop at 128 levels.
@@ -109,7 +110,7 @@ impl<'a> Val<'a> {
                 "ended_at" => Some(view.ended_at.as_ref().map_or(Val::Null, |time| Val::Text(Text::Borrowed(time)))),
                 _ => None,
             }),
-            other => Err(Stop::failed(format!("a value of type {} has no field `{name}`", other.kind()))),
+            other => Err(Stop::failed(format!("a value of type {} has no field `{}`", other.kind(), short(name)))),
         }
     }
 
@@ -297,27 +298,34 @@ fn take(left: &mut u64, bytes: u64) -> Result<(), Stop> {
 
 fn equal_maps<'a>(left: &Val<'a>, right: &Val<'a>, meter: &Meter) -> Result<bool, Stop> {
     const FIELDS: [&str; 4] = ["status", "data", "error", "ended_at"];
-    let keys = |map: &Val<'a>| -> Result<Vec<Text<'a>>, Stop> {
-        match map {
-            Val::Map(entries) => Ok(entries.iter().map(|(key, _)| key.clone()).collect()),
-            Val::JsonMap(members) => Ok(members.keys().map(|key| Text::Borrowed(key)).collect()),
-            _ => Ok(FIELDS.iter().map(|name| Text::Borrowed(name)).collect()),
-        }
+    let count = |map: &Val<'a>| match map {
+        Val::Map(entries) => entries.len(),
+        Val::JsonMap(members) => members.len(),
+        _ => FIELDS.len(),
     };
-    let names = keys(left)?;
-    meter.step(names.len() as u64)?;
-    if names.len() != keys(right)?.len() {
+    if count(left) != count(right) {
         return Ok(false);
     }
-    for name in names {
-        let (Some(one), Some(other)) = (left.member(&name, meter)?, right.member(&name, meter)?) else {
-            return Ok(false);
-        };
-        if !one.equals(&other, meter)? {
-            return Ok(false);
+    // Each pair is charged before it is read, so that large maps that differ early cost little.
+    let is_equal = |name: &str| -> Result<bool, Stop> {
+        match (left.member(name, meter)?, right.member(name, meter)?) {
+            (Some(one), Some(other)) => one.equals(&other, meter),
+            _ => Ok(false),
         }
+    };
+    let every = |names: &mut dyn Iterator<Item = &str>| -> Result<bool, Stop> {
+        for name in names {
+            if !is_equal(name)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    match left {
+        Val::Map(entries) => every(&mut entries.iter().map(|(key, _)| &**key)),
+        Val::JsonMap(members) => every(&mut members.keys().map(String::as_str)),
+        _ => every(&mut FIELDS.into_iter()),
     }
-    Ok(true)
 }
 
 /// Returns an integer as a number of JSON.

@@ -301,8 +301,7 @@ impl<'n> Fields<'n> {
                 parsing.more_faults += 1;
                 continue;
             }
-            let path = format!("{}/{}", self.spot.path, crate::fault::escape(&entry.key));
-            let spot = Spot { path, line: entry.line, column: entry.column };
+            let spot = Spot { line: entry.line, column: entry.column, ..self.key_path(&entry.key) };
             let fault = spot.fault(format!("{what} has no key `{}`", entry.key));
             parsing.fault(match nearest(&entry.key, self.known.iter().copied()) {
                 Some(known) => fault.hint(format!("did you mean `{known}`?")),
@@ -315,7 +314,11 @@ impl<'n> Fields<'n> {
     pub(super) fn key_spot(&self, key: &str) -> Spot {
         let found = self.entries.iter().find(|entry| entry.key == key);
         let (line, column) = found.map_or((self.spot.line, self.spot.column), |entry| (entry.line, entry.column));
-        Spot { path: format!("{}/{}", self.spot.path, crate::fault::escape(key)), line, column }
+        Spot { line, column, ..self.key_path(key) }
+    }
+
+    fn key_path(&self, key: &str) -> Spot {
+        self.spot.below(&format!("/{}", crate::fault::escape(key)))
     }
 
     pub(super) fn spot(&self) -> &Spot {

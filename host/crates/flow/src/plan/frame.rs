@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Planner;
 use super::types::{RunEnd, StepError, StepKey, StepStatus};
-use crate::expr::{Expression, Scope, StepView, Template};
+use crate::expr::{Expression, ExpressionError, Meter, Scope, StepView, Template};
 
 /// The place of a list of steps.
 #[derive(Clone)]
@@ -72,7 +72,7 @@ impl Planner<'_> {
         let mut expressions = Vec::new();
         template.each_expression(&mut |expression| expressions.push(expression));
         let scope = self.scope(&expressions, frame);
-        template.evaluate(&scope).map_err(|error| StepError::new("expression", error.to_string()))
+        template.metered(&scope, &self.meter()).map_err(|error| self.wrong(&error))
     }
 
     pub(super) fn text(&self, template: &Template, frame: &Frame) -> Result<String, StepError> {
@@ -84,12 +84,22 @@ impl Planner<'_> {
 
     pub(super) fn expression(&self, expression: &Expression, frame: &Frame) -> Result<Value, StepError> {
         let scope = self.scope(&[expression], frame);
-        expression.evaluate(&scope).map_err(|error| StepError::new("expression", error.to_string()))
+        expression.metered(&scope, &self.meter()).map_err(|error| self.wrong(&error))
     }
 
     pub(super) fn holds(&self, expression: &Expression, frame: &Frame) -> Result<bool, StepError> {
         let scope = self.scope(&[expression], frame);
-        expression.holds(&scope).map_err(|error| StepError::new("expression", error.to_string()))
+        expression.metered_holds(&scope, &self.meter()).map_err(|error| self.wrong(&error))
+    }
+
+    fn meter(&self) -> Meter {
+        Meter::within(&self.budget)
+    }
+
+    /// The error of a step whose expression failed.
+    fn wrong(&self, error: &ExpressionError) -> StepError {
+        let code = if self.budget.is_spent() { "limit" } else { "expression" };
+        StepError::new(code, error.to_string())
     }
 
     fn scope<'s>(&'s self, expressions: &[&Expression], frame: &'s Frame) -> Scope<'s> {

@@ -14,6 +14,8 @@ pub const STEP_RESULT_BYTES_MAX: u64 = 1024 * 1024;
 pub const RUN_RESULT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// How long undoing and `finally` may take together.
 pub const ENDING_MS_MAX: i64 = 3_600_000;
+/// Maximum length of the message of an error in characters. A workflow can make it of data.
+const ERROR_CHARS_MAX: usize = 1_000;
 
 /// Everything that decides how a run goes on. Times are milliseconds since 1970.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -240,9 +242,14 @@ pub struct StepError {
 }
 
 impl StepError {
-    /// Makes an error of a step itself.
+    /// Makes an error of a step itself. A long message loses its end.
     pub fn new(code: &str, message: impl Into<String>) -> StepError {
-        StepError { code: code.to_owned(), message: message.into(), at: None }
+        let mut message = message.into();
+        if let Some((end, _)) = message.char_indices().nth(ERROR_CHARS_MAX) {
+            message.truncate(end);
+            message.push('…');
+        }
+        StepError { code: code.to_owned(), message, at: None }
     }
 }
 

@@ -130,7 +130,8 @@ impl<'d> Planner<'d> {
 
     /// Begins the first attempt of a step in this attempt of the run.
     fn begin(&mut self, step: &'d Step, frame: &Frame) -> Progress {
-        if self.is_paused() {
+        // A run whose expressions have used up the budget of the plan fails, so nothing else begins.
+        if self.is_paused() || (self.budget.is_spent() && self.ending.is_none()) {
             return Progress::New;
         }
         let key = frame.key(&step.id);

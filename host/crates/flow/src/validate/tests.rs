@@ -256,6 +256,26 @@ fn the_limits_of_a_definition_are_reached() {
     assert_eq!((found.len(), found.last().unwrap().contains("and 50 more faults")), (FAULTS_MAX + 1, true));
 }
 
+/// A plugin wrote the schema, which has an error for each value and each alternative.
+#[test]
+fn large_parameters_have_one_fault_and_many_are_left_to_the_calls() {
+    let schema = json!({"properties": {"x": {"items": {"anyOf": vec![json!({"type": "string"}); 30]}}}});
+    let tools = [KnownTool { name: "t".to_owned(), input_schema: Some(schema) }];
+    let nulls = |count: usize| vec!["null"; count].join(",");
+    let one =
+        |values: &str| check(&with(&format!("- {{ id: a, tool: t, params: {{ x: [{values}] }} }}")), Some(&tools));
+    let faults = one(&nulls(19_000)).unwrap_err();
+    assert!(faults.len() == 1 && faults[0].message.contains("too large to say where"), "{faults:?}");
+    assert_eq!(faults[0].path, "/steps/0/params");
+    // An expression stands for values that may be right.
+    one(&format!("{}, '${{{{ run.id }}}}'", nulls(5_000))).unwrap();
+    assert_eq!(one(&nulls(5)).unwrap_err().len(), 5);
+    let steps: String = (0..90)
+        .map(|at| format!("- {{ id: s{at}, tool: t, params: {{ x: [{}] }} }}\n", vec!["s"; 200].join(",")))
+        .collect();
+    check(&with(&steps), Some(&tools)).unwrap();
+}
+
 #[test]
 fn literal_parameters_fit_the_schema_of_the_tool() {
     let schema = json!({

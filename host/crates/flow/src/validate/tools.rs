@@ -2,30 +2,45 @@
 
 use std::collections::HashMap;
 
-use jsonschema::Validator;
-
 use super::{Found, KnownTool};
-use crate::fault::nearest;
+use crate::expr::Known;
+use crate::fault::{Spot, nearest};
 use crate::model::{Definition, StepKind, ToolUse};
-use crate::parse::schema;
+use crate::parse::schema::{self, Schema};
 
 pub(super) fn check(definition: &Definition, tools: Option<&[KnownTool]>, found: &mut Found) {
     let Some(tools) = tools else { return };
-    let mut validators = HashMap::new();
+    let mut schemas = Schemas { compiled: HashMap::new(), left: schema::WORK_MAX };
     definition.walk(&mut |step| {
         if let StepKind::Tool(tool) = &step.kind {
-            check_use(tool, tools, &mut validators, found);
+            check_use(tool, tools, &mut schemas, found);
         }
         if let Some(undo) = &step.undo {
-            check_use(undo, tools, &mut validators, found);
+            check_use(undo, tools, &mut schemas, found);
         }
     });
 }
 
-/// The validators of tools by name. A schema that is too large for one is left to the call.
-type Validators<'t> = HashMap<&'t str, Option<Validator>>;
+/// The schemas of the tools, which plugins wrote.
+struct Schemas<'t> {
+    /// By the name of the tool. What is too large to compile or to check is left to the call.
+    compiled: HashMap<&'t str, Option<Schema>>,
+    /// The work that is left for all steps of the definition.
+    left: u64,
+}
 
-fn check_use<'t>(tool: &ToolUse, tools: &'t [KnownTool], validators: &mut Validators<'t>, found: &mut Found) {
+impl<'t> Schemas<'t> {
+    fn of(&mut self, tool: &'t KnownTool) -> Option<&Schema> {
+        if self.left > 0 && !self.compiled.contains_key(tool.name.as_str()) {
+            let compiled = tool.input_schema.as_ref().and_then(|schema| schema::compile(schema).ok());
+            self.left = self.left.saturating_sub(compiled.as_ref().map_or(0, Schema::compile_work));
+            self.compiled.insert(&tool.name, compiled);
+        }
+        self.compiled.get(tool.name.as_str())?.as_ref()
+    }
+}
+
+fn check_use<'t>(tool: &ToolUse, tools: &'t [KnownTool], schemas: &mut Schemas<'t>, found: &mut Found) {
     let Some(known) = tools.iter().find(|known| known.name == tool.tool) else {
         let warning = tool.spot.fault(format!("the bot has no tool `{}` now", tool.tool));
         found.warn(match nearest(&tool.tool, tools.iter().map(|tool| tool.name.as_str())) {
@@ -34,19 +49,28 @@ fn check_use<'t>(tool: &ToolUse, tools: &'t [KnownTool], validators: &mut Valida
         });
         return;
     };
-    let compiled = || known.input_schema.as_ref().and_then(|schema| schema::compile(schema).ok());
-    let Some(validator) = validators.entry(&known.name).or_insert_with(compiled) else { return };
-    let (value, holes) = tool.params.skeleton();
-    for error in schema::errors(validator, &value) {
-        let is_hole = |hole: &String| hole == &error.pointer || error.pointer.starts_with(&format!("{hole}/"));
-        let is_around = |hole: &String| hole.starts_with(&format!("{}/", error.pointer));
+    if found.is_full() {
+        return;
+    }
+    let params = tool.params.skeleton();
+    let left = schemas.left;
+    let Some(schema) = schemas.of(known) else { return };
+    let work = schema.work(&params);
+    if work > left {
+        return;
+    }
+    let errors = schema::errors(schema, &params, work);
+    schemas.left = schemas.left.saturating_sub(work);
+    for error in errors {
         // The value of an expression is not known, and so are the values around it; their keys and types are.
-        if holes.iter().any(is_hole) || (holes.iter().any(is_around) && !error.is_about_keys) {
-            continue;
+        match tool.params.known_at(&error.pointer) {
+            Known::Nothing => continue,
+            Known::Around if !error.is_about_keys => continue,
+            Known::Around | Known::All => {}
         }
         let parent = tool.spot.path.strip_suffix("/tool").unwrap_or(&tool.spot.path);
-        let mut spot = tool.spot.clone();
-        spot.path = format!("{parent}/params{}", error.pointer);
+        let parent = Spot { path: parent.into(), ..tool.spot };
+        let spot = parent.below("/params").below(&error.pointer);
         let fault = spot.fault(format!("`{}` does not accept this: {}", tool.tool, error.message));
         found.fault(fault.hint(format!("see the parameters of `{}` in its description", tool.tool)));
     }

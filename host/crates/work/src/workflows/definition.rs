@@ -5,15 +5,19 @@ use std::collections::{BTreeSet, VecDeque};
 use monstrum_core::beside::Beside;
 use monstrum_core::language::Language;
 use monstrum_core::operations::{OperationError, Operator, tools};
-use monstrum_flow::{Definition, Fault, KnownTool, StepKind};
+use monstrum_flow::{DEFINITION_BYTES_MAX, Definition, Fault, KnownTool, StepKind};
 use monstrum_store::{DocumentFormat, WorkflowRow, WorkflowVersionRow};
 use monstrum_types::{BotId, Digest, DocumentError};
 use serde_json::Value;
 
 use super::Workflows;
 
-/// The maximum number of workflows that are read to find a circle of workflows that run each other.
-const CALLED_MAX: usize = 100;
+/// The maximum number of workflows that a workflow runs, directly or through others. Each is read to find a circle of
+/// workflows that run each other.
+const CALLED_MAX: usize = 32;
+
+/// Definitions are read on threads of low priority.
+static DEFINITIONS: Beside = Beside::new();
 
 /// A document of a workflow, as it is saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,11 +35,15 @@ pub(super) struct Checked {
 
 impl Document {
     /// Reads the definition in an input: a text, or an object.
-    pub(super) fn new(definition: Value) -> Result<Document, OperationError> {
+    pub(super) async fn new(definition: Value) -> Result<Document, OperationError> {
         match definition {
+            Value::String(text) if text.len() > DEFINITION_BYTES_MAX => Err(too_large()),
             Value::String(text) => Ok(Document { format: DocumentFormat::Text, text }),
             // The lines of this text are those in the errors.
-            object @ Value::Object(_) => Ok(Document { format: DocumentFormat::Json, text: format!("{object:#}") }),
+            object @ Value::Object(_) => {
+                let text = DEFINITIONS.run(move || pretty(&object)).await.map_err(OperationError::internal)?;
+                Ok(Document { format: DocumentFormat::Json, text: text.ok_or_else(too_large)? })
+            }
             _ => Err(OperationError::invalid_at("/definition", "expected a text in YAML or JSON, or an object")),
         }
     }
@@ -78,6 +86,44 @@ impl Document {
                 serde_json::from_str(&self.text).unwrap_or_else(|_| Value::String(self.text.clone()))
             }
         }
+    }
+}
+
+fn too_large() -> OperationError {
+    let message = format!("the definition has more than {} KiB", DEFINITION_BYTES_MAX / 1024);
+    OperationError::InvalidDocument(vec![DocumentError {
+        path: String::new(),
+        line: 1,
+        column: 1,
+        message,
+        hint: None,
+    }])
+}
+
+/// Writes an object with a line for each value, unless that is larger than the largest definition.
+fn pretty(object: &Value) -> Option<String> {
+    // Lines and indents can be many times as long as the object, so it is measured without them first.
+    serde_json::to_writer(&mut Bounded::default(), object).ok()?;
+    let mut written = Bounded::default();
+    serde_json::to_writer_pretty(&mut written, object).ok()?;
+    String::from_utf8(written.0).ok()
+}
+
+/// A writer that fails as soon as there is more than the largest definition.
+#[derive(Default)]
+struct Bounded(Vec<u8>);
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0.len() + bytes.len() > DEFINITION_BYTES_MAX {
+            return Err(std::io::Error::other("the definition is too large"));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -166,6 +212,11 @@ impl Workflows {
         let mut waiting: VecDeque<String> = named.iter().cloned().collect();
         let mut seen = named.clone();
         while let Some(name) = waiting.pop_front() {
+            // Nothing is read for workflows above the limit.
+            if seen.len() > CALLED_MAX {
+                let message = format!("the workflow would run more than {CALLED_MAX} other workflows");
+                return Err(document.error_at("/steps", message));
+            }
             if name == definition.workflow {
                 let message = format!("the workflow `{name}` would run itself, directly or through other workflows");
                 return Err(document.error_at("/steps", message));
@@ -179,15 +230,12 @@ impl Workflows {
                 continue;
             };
             let Ok((_, inner)) = self.version_of(&row, row.version).await else { continue };
-            let Ok(inner) = checked(inner.text, None).await else { continue };
-            for name in inner.definition.called_workflows() {
-                if seen.insert(name.to_owned()) {
-                    waiting.push_back(name.to_owned());
+            // It was checked when it was saved, so its expressions are not compiled again.
+            let called = DEFINITIONS.run(move || monstrum_flow::called_by(&inner.text)).await;
+            for name in called.map_err(OperationError::internal)? {
+                if seen.insert(name.clone()) {
+                    waiting.push_back(name);
                 }
-            }
-            if seen.len() > CALLED_MAX {
-                let message = format!("the workflow would run more than {CALLED_MAX} other workflows");
-                return Err(document.error_at("/steps", message));
             }
         }
         Ok(warnings)
@@ -196,7 +244,6 @@ impl Workflows {
 
 /// Reads and checks a definition on a thread of low priority: expressions take milliseconds to compile.
 async fn checked(text: String, tools: Option<Vec<KnownTool>>) -> Result<monstrum_flow::Checked, OperationError> {
-    static DEFINITIONS: Beside = Beside::new();
     let checked = DEFINITIONS.run(move || monstrum_flow::check(&text, tools.as_deref())).await;
     let faults = checked.map_err(OperationError::internal)?;
     faults.map_err(|faults| OperationError::InvalidDocument(faults.into_iter().map(error).collect()))
@@ -206,4 +253,33 @@ fn error(fault: Fault) -> DocumentError {
     let Fault { path, line, column, message, hint } = fault;
     let number = |number| u64::try_from(number).unwrap_or(u64::MAX);
     DocumentError { path, line: number(line), column: number(column), message, hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_object_is_written_only_up_to_the_limit() {
+        let value = json!({"a": [1, "ä"], "b": {}});
+        assert_eq!(pretty(&value), Some(format!("{value:#}")));
+        // Two bytes a value, and a long line for each when it is written.
+        let mut deep = json!(vec![1; 60_000]);
+        for _ in 0..50 {
+            deep = json!([deep]);
+        }
+        assert!(deep.to_string().len() < DEFINITION_BYTES_MAX);
+        for large in [json!({"a": "x".repeat(2 * 1024 * 1024)}), json!({"a": deep})] {
+            assert_eq!(pretty(&large), None);
+        }
+    }
+
+    #[test]
+    fn the_writer_keeps_no_more_than_the_limit() {
+        let mut written = Bounded::default();
+        serde_json::to_writer_pretty(&mut written, &json!(vec![1; 200_000])).unwrap_err();
+        assert!(written.0.len() <= DEFINITION_BYTES_MAX, "{}", written.0.len());
+    }
 }

@@ -27,7 +27,7 @@ impl Workflows {
     /// The definition has errors, the name is taken, or there are too many workflows.
     pub async fn create(&self, caller: &Operator, new: NewWorkflow) -> Result<Workflow, OperationError> {
         let (app, now) = (&self.app, self.app.clock.now());
-        let document = Document::new(new.definition)?;
+        let document = Document::new(new.definition).await?;
         let Checked { name, bot_id, warnings } = self.check(caller, &document).await?;
         let row = WorkflowRow {
             id: WorkflowId::new(),
@@ -60,7 +60,7 @@ impl Workflows {
     ///
     /// The definition has errors.
     pub async fn validate(&self, caller: &Operator, new: NewWorkflow) -> Result<ValidWorkflow, OperationError> {
-        let Checked { name, bot_id, warnings } = self.check(caller, &Document::new(new.definition)?).await?;
+        let Checked { name, bot_id, warnings } = self.check(caller, &Document::new(new.definition).await?).await?;
         Ok(ValidWorkflow { name, bot_id, warnings })
     }
 
@@ -109,7 +109,10 @@ impl Workflows {
         let before = self.row(caller, id).await?;
         expected.check(before.updated_at)?;
         let (newest, kept) = self.version_of(&before, before.version).await?;
-        let named = change.definition.map(Document::new).transpose()?;
+        let named = match change.definition {
+            Some(definition) => Some(Document::new(definition).await?),
+            None => None,
+        };
         let is_new = named.as_ref().is_some_and(|document| !document.is(&newest));
         let document = named.unwrap_or(kept);
         let warnings = if is_new {

@@ -120,6 +120,43 @@ fn each_keeps_to_its_concurrency_and_its_order() {
 }
 
 #[test]
+fn the_message_of_a_stop_is_cut() {
+    let mut run = World::with("- { id: a, stop: failed, message: '${{ input.long }}' }");
+    run.history.run.input = json!({"long": "ä".repeat(100_000)}).into();
+    let commands = plan(&run.definition, &run.history, run.now);
+    let Some(Command::EndRun { error: Some(error), .. }) = commands.last() else { panic!("{commands:?}") };
+    assert_eq!((error.code.as_str(), error.message.chars().count()), ("stopped", 1_001));
+    run.plan();
+}
+
+/// Each of the expressions uses nearly all of what one may use.
+#[test]
+fn a_plan_whose_expressions_take_too_long_fails_the_run() {
+    let heavy = "input.many.all(x, input.page != input.other)";
+    let steps = [
+        "- { id: u, tool: t, undo: { tool: t, params: { x: '${{ steps.u.data }}' } } }".to_owned(),
+        format!("- {{ id: a, each: '${{{{ input.many }}}}', on_item_error: continue, collect: {heavy:?},"),
+        "    steps: [{ id: b, tool: t, when: 'false' }] }".to_owned(),
+        "- { id: c, tool: t }".to_owned(),
+    ]
+    .join("\n");
+    let mut run = World::with(&steps);
+    let page = |last: &str| format!("{}{last}", "x".repeat(60_000));
+    let input = json!({"many": vec![7; 900], "page": page("a"), "other": page("b")});
+    run.history.run.input = input.into();
+    run.plan();
+    let started = std::time::Instant::now();
+    let commands = run.ok("u", json!(1));
+    assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
+    assert_eq!(commands[0], "open a");
+    // The undo has a budget of its own.
+    assert_eq!(commands[commands.len() - 2..], ["ending failed", "start -u"]);
+    let Some(Ending { error: Some(error), .. }) = &run.history.run.ending else { panic!() };
+    assert_eq!(error.code, "limit");
+    assert_eq!(run.ok("-u", json!(1)), ["end failed limit"]);
+}
+
+#[test]
 fn items_stand_in_items() {
     let mut run = World::with(
         "- { id: a, each: [[1, 2], [3]], steps: [{ id: b, tool: t }, { id: c, each: '${{ item }}', steps: [{ id: d, tool: t, params: { x: '${{ item }}', y: '${{ steps.b.data }}' } }] }] }",
