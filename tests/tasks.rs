@@ -16,7 +16,7 @@ mod waiting;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use support::{Api, Bound, FakeLlm, LlmReply, Server};
+use support::{Api, Bound, Canned, FakeLlm, LlmReply, Server};
 
 use crate::http::made;
 use crate::models;
@@ -31,6 +31,11 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
+    /// Lets GitHub answer new issues without their texts.
+    pub(crate) fn answer_new_issues_briefly(&self) {
+        self.world.github.answer("/repos/acme/site/issues", Canned::json(201, &json!({ "number": 1 })));
+    }
+
     pub(crate) async fn start() -> Result<Tasks> {
         Tasks::on(Server::prepare(&["github"])?).await
     }

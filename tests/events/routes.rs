@@ -30,7 +30,7 @@ async fn an_event_is_emitted_listed_and_shown() -> Result<()> {
         "sequence": 1,
         "event_type": "custom.order.paid",
         "source_type": "platform",
-        "source_id": me["id"],
+        "source_id": me["key_id"],
         "data": { "total": 7 },
         "metadata": { "request_id": event["metadata"]["request_id"], "root_event_id": id, "depth": 0 },
         "created_at": event["created_at"],
@@ -61,7 +61,7 @@ async fn an_event_is_emitted_listed_and_shown() -> Result<()> {
     }
     // The change is in the audit, with the key that made it.
     let (_, changes) = world.api.get("/api/audit/changes?limit=1").await?;
-    assert_eq!(changes["items"][0]["operation"], "event.emit", "{changes}");
+    assert_eq!(changes["items"][0]["change"], "event.emit", "{changes}");
     Ok(())
 }
 
@@ -224,6 +224,6 @@ async fn deliveries_are_listed_and_dead_ones_are_retried() -> Result<()> {
     let (status, absent) = api.post("/api/deliveries/01939d2c-7f6a-7000-8000-000000000001/retry", &Value::Null).await?;
     assert_eq!(status, 404, "{absent}");
     let (_, changes) = world.api.get("/api/audit/changes?limit=1").await?;
-    assert_eq!(changes["items"][0]["operation"], "delivery.retry", "{changes}");
+    assert_eq!(changes["items"][0]["change"], "delivery.retry", "{changes}");
     Ok(())
 }

@@ -30,7 +30,7 @@ async fn a_subscription_is_made_changed_listed_and_deleted() -> Result<()> {
         "instruction": "{{a}} {event_type} {data}",
         "from": ["own", "platform"],
         "active": true,
-        "made_by": { "kind": "key", "id": me["id"] },
+        "made_by": { "kind": "key", "id": me["key_id"] },
         "created_at": made["created_at"],
     });
     assert_eq!((status, &made), (201, &expected));
@@ -68,7 +68,7 @@ async fn a_subscription_is_made_changed_listed_and_deleted() -> Result<()> {
     assert_eq!((api.get(&path).await?.0, api.delete(&path).await?.0), (404, 404));
     let (_, changes) = world.api.get("/api/audit/changes?limit=4").await?;
     let recorded: Vec<&str> =
-        changes["items"].as_array().into_iter().flatten().map(|change| text(&change["operation"])).collect();
+        changes["items"].as_array().into_iter().flatten().map(|change| text(&change["change"])).collect();
     let expected = ["subscription.delete", "subscription.update", "subscription.update", "subscription.create"];
     assert_eq!(recorded, expected);
     Ok(())

@@ -242,7 +242,7 @@ async fn faults_of_a_budget_are_named_and_rights_are_required() -> Result<()> {
     {"subject":"user","id":"ann"}: 422 [{"path":"/id","message":"expected a user `{\"app_id\": …, \"user_id\": …}`, or `*` for each user"}]
     {"subject":"user","id":{"app_id":"","user_id":"ann"}}: 422 [{"path":"/id/app_id","message":"must be 1 to 256 bytes long and must not contain control characters"}]
     {"subject":"user","id":"*","monthly_tokens":1.5}: 422 [{"path":"/monthly_tokens","message":"invalid type: floating point `1.5`, expected i64"}]
-    {"subject":"user","id":"*","tokens":1}: 422 [{"path":"/tokens","message":"unknown field `tokens`, expected one of `subject`, `id`, `monthly_tokens`, `monthly_credits`"}]
+    {"subject":"user","id":"*","tokens":1}: 422 [{"path":"/tokens","message":"unknown field `tokens`, expected one of `subject`, `id`, `monthly_tokens`, `monthly_credits`, `was`"}]
     the workspace by its admin: 403 "a root key is required"
     a bot by an operator: 403 "an admin key is required"
     a bot of another workspace: 404 "no such bot"

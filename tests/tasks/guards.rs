@@ -130,6 +130,7 @@ fn too_long() -> LlmReply {
 #[tokio::test]
 async fn whole_rounds_become_a_summary() -> Result<()> {
     let tasks = Tasks::start().await?;
+    tasks.answer_new_issues_briefly();
     // The context of the model has about 300 000 bytes. What a call asks for cannot be left out, as a result can.
     tasks.llm.prepare((1..=6).map(large));
     tasks
@@ -194,6 +195,7 @@ async fn a_request_that_is_too_long_is_made_smaller_once() -> Result<()> {
 #[tokio::test]
 async fn a_summary_that_fails_ends_as_any_round() -> Result<()> {
     let tasks = Tasks::start().await?;
+    tasks.answer_new_issues_briefly();
     tasks.llm.prepare((1..=6).map(large));
     tasks.llm.prepare([LlmReply::json(400, &json!({ "error": { "message": "no" } }))]);
     let task = tasks.run("Create six issues.").await?;
@@ -205,6 +207,7 @@ async fn a_summary_that_fails_ends_as_any_round() -> Result<()> {
 #[tokio::test]
 async fn clients_do_not_read_summaries() -> Result<()> {
     let tasks = Tasks::start().await?;
+    tasks.answer_new_issues_briefly();
     let key = tasks.api().new_key("bot", Some(&tasks.world.bot)).await?;
     let client = tasks.api().with_key(&key);
     for is_streamed in [false, true] {

@@ -90,6 +90,7 @@ async fn a_round_that_was_cut_off_is_asked_again() -> Result<()> {
 #[tokio::test]
 async fn a_summary_is_neither_lost_nor_repeated() -> Result<()> {
     let mut tasks = Tasks::start().await?;
+    tasks.answer_new_issues_briefly();
     tasks.llm.prepare((1..=6).map(large));
     tasks.llm.prepare([LlmReply::chunks(&[LlmReply::piece("Lost.")]).silent()]);
     let id = tasks.begin(&json!({ "instruction": "Create six issues." })).await?;

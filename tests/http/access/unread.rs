@@ -86,7 +86,7 @@ async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
     // and decides about no approval.
     assert_snapshot!(
         format!("{refused:?}"),
-        @r#"{"admin": 7, "bot": 43, "no key": 51, "operator": 26, "other bot": 49, "unknown key": 51}"#
+        @r#"{"admin": 7, "bot": 46, "no key": 54, "operator": 26, "other bot": 52, "unknown key": 54}"#
     );
     Ok(())
 }
