@@ -142,7 +142,7 @@ async fn the_answer_for_one_user_is_not_for_another() -> Result<()> {
     Ok(())
 }
 
-/// The plugin sends nothing itself, so only its calls have rows `started` in the audit.
+/// The plugin sends nothing itself. Its own row `started` is in the audit before each of its calls.
 #[tokio::test]
 async fn a_failure_after_a_write_of_a_plugins_call_is_final() -> Result<()> {
     let tasks = Tasks::on(Server::prepare(&["github", "test-caller"])?).await?;

@@ -16,7 +16,11 @@ use crate::tasks::Tasks;
 /// Returns the labels of a task that has ended. A record that cannot be opened counts as every label, because it may have
 /// been replaced to lose them.
 fn of_ended(app: &App, row: &TaskRow) -> Labels {
-    let sealed = journal::open_task(&app.vault, row).map_or(Labels::ALL, |content| content.labels);
+    let sealed = journal::open_task(&app.vault, row).map_or(Labels::ALL, |content| {
+        let has_end = content.result.is_some() || content.message.is_some() || content.is_cancelled;
+        // The record of the running task may have been put back to lose the labels of its steps.
+        if row.ended_at.is_some() && !has_end { Labels::ALL } else { content.labels }
+    });
     sealed.with(&row.labels)
 }
 

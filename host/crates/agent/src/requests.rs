@@ -15,14 +15,14 @@ use monstrum_core::models;
 use monstrum_core::operations::tools::check_chat;
 use monstrum_core::operations::{Caller, OperationError};
 use monstrum_llm::{FinishReason, Message, Part};
-use monstrum_store::{TaskRow, TaskStatus, TaskStepRow};
-use monstrum_types::{BotId, Code, Labels, TaskId};
+use monstrum_store::{TaskRow, TaskStatus};
+use monstrum_types::{BotId, Labels, TaskId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::answers::Answer;
 use crate::client_tools::ClientTools;
-use crate::journal::{self, Limits, Source, StepContent, StepOutcome, TaskContent};
+use crate::journal::{self, Limits, Source, TaskContent};
 use crate::output;
 use crate::rounds::{Offered, tools_of};
 use crate::runner::TaskTurn;
@@ -266,26 +266,11 @@ impl Tasks {
                 let Some(request) = step.request_id.filter(|_| step.effect.as_deref() == Some("write")) else {
                     continue;
                 };
-                if store.has_started(row.workspace_id, request, step.started_at).await?
-                    || self.may_have_called(&step)?
-                {
+                if store.has_started(row.workspace_id, request, step.started_at).await? {
                     return Ok(true);
                 }
             }
         }
-    }
-}
-
-impl Tasks {
-    /// Returns whether the plugin of a step may have made calls, which have rows of their own in the audit.
-    fn may_have_called(&self, step: &TaskStepRow) -> Result<bool, OperationError> {
-        let StepContent::Call(call) = journal::open_step(&self.app.vault, step).map_err(internal)? else {
-            return Ok(false);
-        };
-        let is_refused = |outcome: &StepOutcome| {
-            matches!(outcome.code, Some(Code::Denied | Code::Scope | Code::InvalidParams | Code::Approval))
-        };
-        Ok(call.makes_calls && !call.outcome.as_ref().is_some_and(is_refused))
     }
 }
 
