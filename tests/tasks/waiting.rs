@@ -152,6 +152,35 @@ async fn a_waiting_task_continues_after_crashes_when_it_is_approved() -> Result<
     Ok(())
 }
 
+/// Two calls that change nothing run together, so both wait.
+#[tokio::test]
+async fn a_task_hears_of_each_decision_that_its_calls_wait_for() -> Result<()> {
+    let tasks = Tasks::start().await?;
+    let gates = json!([{ "tools": ["github_list_issues"], "action": "ask" }]);
+    let path = format!("/api/bots/{}", tasks.world.bot);
+    let (status, body) = tasks.api().patch(&path, &json!({ "gates": gates })).await?;
+    ensure!(status == 200, "{status} {body}");
+    let read = |page: u32| ("github_list_issues", json!({ "repo": "acme/site", "page": page }));
+    tasks.llm.prepare([calls(&[read(1), read(2)]), LlmReply::says(&["Read."])]);
+    let id = tasks.begin(&json!({ "instruction": "Read two pages." })).await?;
+    let folder = tasks.world.server.data_dir();
+    let first = parked(tasks.api(), &folder, &id).await?;
+    let (_, pending) = tasks.api().get("/api/approvals?status=pending").await?;
+    let ids: Vec<&str> = pending["items"].as_array().into_iter().flatten().map(|item| text(&item["id"])).collect();
+    let other = ids.iter().find(|id| **id != first).context("only one call asks")?;
+    assert_eq!(ids.len(), 2, "{pending}");
+    decide(tasks.api(), other, "approve").await?;
+    eventually("the approved call has run", async || Ok((tasks.world.github.requests().len() == 1).then_some(())))
+        .await?;
+    assert_eq!(parked(tasks.api(), &folder, &id).await?, first, "the other call still waits");
+    decide(tasks.api(), &first, "approve").await?;
+    let task = ended(tasks.api(), &id).await?;
+    assert_eq!((text(&task["status"]), text(&task["result"])), ("completed", "Read."), "{task}");
+    let (_, all) = tasks.api().get("/api/approvals").await?;
+    assert_eq!((tasks.world.github.requests().len(), all["items"].as_array().map(Vec::len)), (2, Some(2)), "{all}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_task_without_a_turn_hears_of_a_denial_a_cancellation_and_the_end_of_its_key() -> Result<()> {
     let tasks = asking().await?;

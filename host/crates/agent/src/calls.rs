@@ -187,7 +187,7 @@ impl TaskTurn<'_> {
         };
         ended.map_err(|error| Interrupted::Failed(error.to_string()))?;
         if let Some(approval) = step.parked.get() {
-            self.park(approval.clone());
+            self.park(step.planned.row.sequence, approval.clone());
             return Ok(None);
         }
         self.take_place().await;

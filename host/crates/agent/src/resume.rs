@@ -65,7 +65,6 @@ impl TaskTurn<'_> {
             return Ok(());
         }
         let offered = self.offered().await?;
-        let mut expired = self.expired.clone();
         let mut ends = Vec::new();
         for (position, planned) in unended.into_iter().enumerate() {
             let Some(request_id) = planned.request_id() else { continue };
@@ -75,7 +74,7 @@ impl TaskTurn<'_> {
             let has_started = has_begun || self.has_started(&planned, request_id).await?;
             let recorded = if has_started { Recorded::Started } else { Recorded::NotStarted };
             let tool = planned.row.tool.as_deref().unwrap_or_default();
-            if !has_started && expired.take_if(|expired| expired.as_str() == tool).is_some() {
+            if !has_started && self.expired.contains(&planned.row.sequence) {
                 let outcome = StepOutcome::not_approved();
                 ends.push(ended(&app.vault, &*app.clock, self.turn.claim(), &planned, &outcome)?);
                 state.end(planned.row.sequence, outcome);

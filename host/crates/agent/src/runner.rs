@@ -4,6 +4,7 @@
 //! started the task, and the policy of that moment decides about it. Everything that the runner knows is in the journal,
 //! so another host can continue at any point.
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -86,8 +87,8 @@ type Ended = (Ending, Labels);
 /// How the work of a turn ended.
 enum RunEnd {
     Task(Ended),
-    /// The task waits for a decision.
-    Waits(AwaitedApproval),
+    /// Steps of the task wait for decisions.
+    Waits(Vec<(i64, AwaitedApproval)>),
     /// The turn was cancelled.
     Turn,
 }
@@ -157,10 +158,10 @@ pub(crate) struct TaskTurn<'a> {
     secrets: SharedRedactors,
     /// The labels of what the model has read until now.
     pub(crate) labels: Mutex<Labels>,
-    /// The tool of the call whose approval has expired while the task waited for it.
-    pub(crate) expired: Option<String>,
-    /// The approval for which the task waits without a turn.
-    pub(crate) parked: Mutex<Option<AwaitedApproval>>,
+    /// The steps whose approvals have expired while the task waited for them.
+    pub(crate) expired: HashSet<i64>,
+    /// The steps that wait for decisions while the task has no turn, each with its approval.
+    pub(crate) parked: Mutex<Vec<(i64, AwaitedApproval)>>,
 }
 
 impl Runner {
@@ -189,7 +190,7 @@ impl Runner {
         &self,
         turn: &Turn,
         row: &TaskRow,
-        (live, place, expired): (&LiveTask, PlaceOfTask, Option<String>),
+        (live, place, expired): (&LiveTask, PlaceOfTask, HashSet<i64>),
     ) -> Result<RunEnd, Interrupted> {
         let app = &self.app;
         let ended = |ending| Ok(RunEnd::Task((ending, Labels::none())));
@@ -248,9 +249,7 @@ impl Runner {
         };
         Ok(match task.closed(ended).await? {
             Some(ending) => RunEnd::Task((ending, task.labels.into_inner())),
-            None if task.stop.get() == Some(&Stop::Waits) => {
-                task.parked.into_inner().map_or(RunEnd::Turn, RunEnd::Waits)
-            }
+            None if task.stop.get() == Some(&Stop::Waits) => RunEnd::Waits(task.parked.into_inner()),
             None => RunEnd::Turn,
         })
     }
@@ -335,7 +334,7 @@ impl Handler for Runner {
         if let Some(look_at) = self.still_waits(&queued).await? {
             return Ok(TurnOutcome::Rest(look_at));
         }
-        let expired = self.expired_call(&queued).await?;
+        let expired = self.expired_steps(&queued).await?;
         let live = self.live.of(id);
         let place = tokio::select! {
             place = self.places.enter(queued.workspace_id, queued.bot_id) => Some(place),
@@ -352,7 +351,7 @@ impl Handler for Runner {
         let ended = async {
             match self.run(turn, &row, (&live, PlaceOfTask::new(place), expired)).await? {
                 RunEnd::Task(ended) => self.end(turn, &row, ended).await.map(Some),
-                RunEnd::Waits(approval) => Ok(Some(self.park(turn, id, &approval).await?)),
+                RunEnd::Waits(steps) => Ok(Some(self.park(turn, id, steps).await?)),
                 RunEnd::Turn => Ok(None),
             }
         };

@@ -28,7 +28,8 @@ const LOOK_AGAIN_MS: i64 = 60_000;
 impl Tasks {
     /// Returns what a task waits for, as the API shows it.
     pub(crate) fn waiting_for(&self, workspace: WorkspaceId, waiting_for: Option<&str>) -> Option<WaitingFor> {
-        let (kind, id) = waiting_for?.split_once('/')?;
+        let (kind, ids) = waiting_for?.split_once('/')?;
+        let id = ids.split([',', ':']).next().unwrap_or_default();
         let approval = id.parse::<ApprovalId>().ok().filter(|_| kind == "approval");
         let url = approval.and_then(|approval| self.app.calls.approvals.url(workspace, approval));
         Some(WaitingFor { kind: kind.to_owned(), id: id.to_owned(), url })
@@ -42,43 +43,48 @@ impl TaskTurn<'_> {
         may_park(self.content)
     }
 
-    /// Records that a call waits for a decision, and the task without a turn. The earliest decision that expires counts.
-    pub(crate) fn park(&self, approval: AwaitedApproval) {
-        let mut parked = self.parked.lock();
-        if parked.as_ref().is_none_or(|known| approval.expires_at < known.expires_at) {
-            *parked = Some(approval);
-        }
+    /// Records that the call of a step waits for a decision, and the task without a turn.
+    pub(crate) fn park(&self, step: i64, approval: AwaitedApproval) {
+        self.parked.lock().push((step, approval));
     }
 
     /// Returns whether a call waits for a decision, and the task without a turn.
     pub(crate) fn is_parked(&self) -> bool {
-        self.parked.lock().is_some()
+        !self.parked.lock().is_empty()
     }
 }
 
 impl Runner {
-    /// Ends the turn of a task that waits for a decision.
+    /// Ends the turn of a task whose steps wait for decisions.
     pub(crate) async fn park(
         &self,
         turn: &Turn,
         id: TaskId,
-        approval: &AwaitedApproval,
+        mut steps: Vec<(i64, AwaitedApproval)>,
     ) -> Result<AfterTurn, StoreError> {
         let now = self.app.clock.now();
-        let look_at = approval.expires_at.min(now.plus_ms(LOOK_AGAIN_MS));
-        self.app.store.park_task(turn.claim(), id, &format!("approval/{}", approval.id), look_at, now).await
+        steps.sort_by_key(|(step, approval)| (approval.expires_at, *step));
+        let first_end = steps.first().map_or(now, |(_, approval)| approval.expires_at);
+        let steps: Vec<String> = steps.iter().map(|(step, approval)| format!("{}:{step}", approval.id)).collect();
+        let waiting_for = format!("approval/{}", steps.join(","));
+        self.app.store.park_task(turn.claim(), id, &waiting_for, first_end.min(now.plus_ms(LOOK_AGAIN_MS)), now).await
     }
 
-    /// Returns the time at which a task that waits for a decision looks again, or `None` if it has to go on: the approval
-    /// was decided or has expired, the task was cancelled, or what it stands on is gone.
+    /// Returns the time at which a task that waits for decisions looks again, or `None` if it has to go on: one of the
+    /// approvals was decided or has expired, the task was cancelled, or what it stands on is gone.
     pub(crate) async fn still_waits(&self, row: &TaskRow) -> Result<Option<UtcMillis>, StoreError> {
         let app = &self.app;
         let now = app.clock.now();
-        let Some(approval) = self.waited_for(row).await?.filter(|_| row.cancelled_at.is_none()) else {
+        let waited_for = self.waited_for(row).await?;
+        if waited_for.is_empty() || row.cancelled_at.is_some() {
             return Ok(None);
-        };
-        if approval.status != ApprovalStatus::Pending || !approval.is_open(now) {
-            return Ok(None);
+        }
+        let mut first_end = now.plus_ms(LOOK_AGAIN_MS);
+        for (_, approval) in waited_for {
+            match approval.filter(|row| row.status == ApprovalStatus::Pending && row.is_open(now)) {
+                Some(approval) => first_end = first_end.min(approval.expires_at),
+                None => return Ok(None),
+            }
         }
         let Some(content) = journal::open_task(&app.vault, row).ok().filter(may_park) else { return Ok(None) };
         let snapshot = app.policy.load();
@@ -90,27 +96,32 @@ impl Runner {
         let has_bot = snapshot.bot(row.workspace_id, row.bot_id).is_some();
         let links = LinksOfTask::new(row.workspace_id, &content.links);
         let stands = has_key && (!has_bot || links.are_in_force(&snapshot, now));
-        Ok(stands.then(|| approval.expires_at.min(now.plus_ms(LOOK_AGAIN_MS))))
+        Ok(stands.then_some(first_end))
     }
 
-    /// Returns the tool of the call for whose approval a task has waited, if the approval has expired. The call asks no
-    /// second time.
-    pub(crate) async fn expired_call(&self, row: &TaskRow) -> Result<Option<String>, StoreError> {
+    /// Returns the steps for whose approvals a task has waited, and whose approvals have expired. Their calls ask no second
+    /// time.
+    pub(crate) async fn expired_steps(&self, row: &TaskRow) -> Result<HashSet<i64>, StoreError> {
         let now = self.app.clock.now();
-        let approval = self.waited_for(row).await?;
         let has_expired = |approval: &ApprovalRow| {
             approval.status == ApprovalStatus::Expired || (approval.is_unended() && !approval.is_open(now))
         };
-        Ok(approval.filter(has_expired).map(|approval| approval.tool))
+        let waited_for = self.waited_for(row).await?.into_iter();
+        Ok(waited_for.filter(|(_, row)| row.as_ref().is_some_and(has_expired)).map(|(step, _)| step).collect())
     }
 
-    async fn waited_for(&self, row: &TaskRow) -> Result<Option<ApprovalRow>, StoreError> {
-        let id = row.waiting_for.as_deref().filter(|_| row.status == TaskStatus::Waiting);
-        let id = id.and_then(|text| text.strip_prefix("approval/")?.parse::<ApprovalId>().ok());
-        match id {
-            Some(id) => self.app.store.approval(row.workspace_id, id).await,
-            None => Ok(None),
+    /// Returns the steps for which a task waits without a turn, each with its approval.
+    async fn waited_for(&self, row: &TaskRow) -> Result<Vec<(i64, Option<ApprovalRow>)>, StoreError> {
+        let parked = row.waiting_for.as_deref().filter(|_| row.status == TaskStatus::Waiting);
+        let parked = parked.and_then(|text| text.strip_prefix("approval/")).unwrap_or_default();
+        let mut waited_for = Vec::new();
+        // A task that still has its turn has no steps there, because it waits in memory.
+        for (id, step) in parked.split(',').filter_map(|part| part.split_once(':')) {
+            if let (Ok(id), Ok(step)) = (id.parse::<ApprovalId>(), step.parse::<i64>()) {
+                waited_for.push((step, self.app.store.approval(row.workspace_id, id).await?));
+            }
         }
+        Ok(waited_for)
     }
 }
 

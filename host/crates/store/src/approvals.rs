@@ -194,7 +194,7 @@ const LAST_CHANGE: &str = "select coalesce(max(changed_at), 0) as value from app
 const WAKE_TASKS: &str = "\
     insert into wakes (key, workspace_id, due_at, version) \
     select 'task/' || id, workspace_id, cast($3 as bigint), 1 from tasks \
-    where workspace_id = $1 and ended_at is null and (waiting_for = 'approval/' || $2 or id = $4) \
+    where workspace_id = $1 and ended_at is null and (waiting_for like 'approval/%' || $2 || '%' or id = $4) \
     on conflict (key) do update set \
     due_at = case when excluded.due_at < wakes.due_at then excluded.due_at else wakes.due_at end, \
     version = wakes.version + 1";
