@@ -30,7 +30,13 @@ pub(super) struct Conversation {
     bytes: usize,
     /// The calls of earlier responses, whose labels are known.
     calls: HashSet<String>,
-    referred: HashMap<TaskId, StoredResponse>,
+    referred: HashMap<TaskId, Referred>,
+}
+
+/// What an earlier response has said. It counts against the size of the conversation when it is read.
+struct Referred {
+    text: String,
+    calls: Vec<ClientCall>,
 }
 
 impl Conversation {
@@ -118,20 +124,22 @@ impl Conversation {
                 let message = format!("expected references to at most {REFERENCES_MAX} earlier responses");
                 return Err(OpenAiError::invalid("input", message));
             }
-            let mut earlier = of_bot(stored_as(tasks, caller, task, param).await?, bot, param)?;
-            // Only what the response has said is needed.
-            earlier.request.history.clear();
+            let earlier = of_bot(stored_as(tasks, caller, task, param).await?, bot, param)?;
             self.labels.add(&earlier.labels);
-            self.referred.insert(task, earlier);
+            let text = earlier.answer.shown_text(earlier.request.has_form()).to_owned();
+            let calls = earlier.answer.client_calls;
+            let of_calls = calls.iter().fold(0, |bytes: usize, call| bytes.saturating_add(call.arguments.len()));
+            self.bytes = self.bytes.saturating_add(text.len()).saturating_add(of_calls);
+            self.referred.insert(task, Referred { text, calls });
         }
         let earlier = self.referred.get(&task).ok_or_else(absent)?;
         match call {
             None => {
-                let text = earlier.answer.shown_text(earlier.request.has_form()).to_owned();
+                let text = earlier.text.clone();
                 self.add_said(text, &[]);
             }
             Some(id) => {
-                let called = earlier.answer.client_calls.iter().find(|call| call.id == id).ok_or_else(absent)?.clone();
+                let called = earlier.calls.iter().find(|call| call.id == id).ok_or_else(absent)?.clone();
                 self.add_call(&called);
             }
         }
