@@ -1,5 +1,5 @@
 //! Functions of plugins, for infrastructure code with a root key. Bots, roles and scopes do not apply to functions;
-//! limits, egress and the audit do. The functions for events are those of the platform itself (platform_events.rs).
+//! limits, egress and the audit do. The functions for events are those of the platform itself (`platform_events.rs`).
 
 use monstrum_api::platform::FunctionCall;
 use monstrum_api::tools::CallResult;

@@ -173,11 +173,7 @@ impl History {
 }
 
 /// Returns the items of `each` at the index, in every earlier attempt of the run.
-pub(super) fn earlier_items<'j>(
-    rows: &'j [StepRow],
-    run_attempt: u32,
-    index: usize,
-) -> impl Iterator<Item = Option<&'j Value>> {
+pub(super) fn earlier_items(rows: &[StepRow], run_attempt: u32, index: usize) -> impl Iterator<Item = Option<&Value>> {
     rows.iter().filter(move |row| row.run_attempt < run_attempt).filter_map(move |row| match &row.block {
         Some(Block::Each(items)) => Some(items.get(index)),
         _ => None,

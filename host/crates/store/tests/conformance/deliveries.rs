@@ -285,7 +285,7 @@ pub(crate) async fn dead_deliveries_are_retried(store: &Store) {
     assert_eq!((row.status, row.reason, row.ended_at), (DeliveryStatus::Dead, Some(DeliveryReason::Model), Some(NOW)));
     let only = DeliveryFilter { status: Some(DeliveryStatus::Dead), ..DeliveryFilter::default() };
     let listed = store.deliveries(workspace, &only, &Page::first(9)).await.unwrap().items;
-    assert_eq!(listed, [row.clone()]);
+    assert_eq!(listed, std::slice::from_ref(&row));
     assert!(matches!(retry(&row).await, RetriedDelivery::Pending(wake) if wake.key == key_of(&row)));
     let again = read(store, &row).await;
     let expected = DeliveryRow {

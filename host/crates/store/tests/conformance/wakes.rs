@@ -138,8 +138,13 @@ pub(crate) async fn a_lost_claim_writes_nothing(store: &Store) {
         [("t", Some("two"))]
     );
     assert_eq!(store.count_sealed(SealedColumn::Events).await.unwrap(), 0);
-    store.end_turn(&turn, None, &[event(workspace)], &[request(workspace, "other", 0)]).await.unwrap();
-    assert_eq!(all(store, workspace).await.iter().map(|row| row.key.id()).collect::<Vec<_>>(), ["other"]);
+    let event = event(workspace);
+    store.end_turn(&turn, None, std::slice::from_ref(&event), &[request(workspace, "other", 0)]).await.unwrap();
+    // The event has a turn of its own.
+    assert_eq!(
+        all(store, workspace).await.iter().map(|row| row.key.id().to_owned()).collect::<Vec<_>>(),
+        [event.id.to_string(), "other".to_owned()]
+    );
     assert_eq!(store.count_sealed(SealedColumn::Events).await.unwrap(), 1);
     let ended = store.end_turn(&turn, None, &[], &[]).await;
     assert!(matches!(ended, Err(StoreError::LostClaim)), "a turn ends once: {ended:?}");
