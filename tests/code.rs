@@ -97,7 +97,7 @@ async fn a_gate_asks_for_a_call_of_code() -> Result<()> {
     // Code that does not catch the error fails with the approval.
     let script = "tools.test_echo_write({ repo: 'acme/site' }).tool_name";
     let answer = code.run(script).await?;
-    assert_eq!(text(&answer["status"]), "error", "{answer}");
+    assert_eq!(text(&answer["status"]), "approval_required", "{answer}");
     let approval = text(&answer["approval"]["id"]).to_owned();
     assert!(!approval.is_empty(), "{answer}");
     let admin = code.world.api.with_key(&code.world.api.new_key("admin", None).await?);
