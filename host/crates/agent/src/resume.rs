@@ -19,7 +19,7 @@ pub enum Recorded {
     /// The audit has no row `started` of the call. That row is on disk before the first byte leaves the host, so the call
     /// had no effect.
     NotStarted,
-    /// The call has started, or calls below it may have started.
+    /// The call has started, and calls below it may have too.
     Started,
 }
 
@@ -66,12 +66,10 @@ impl TaskTurn<'_> {
         }
         let offered = self.offered().await?;
         let mut ends = Vec::new();
-        for (position, planned) in unended.into_iter().enumerate() {
+        for planned in unended {
             let Some(request_id) = planned.request_id() else { continue };
-            // A call that is not a read begins when all calls before it have ended, so only the first can have begun. The
-            // calls of its plugin may have started although it has not.
-            let has_begun = planned.content.makes_calls && position == 0;
-            let has_started = has_begun || self.has_started(&planned, request_id).await?;
+            // The row of a plugin's call precedes the rows of the calls that the plugin makes.
+            let has_started = self.has_started(&planned, request_id).await?;
             let recorded = if has_started { Recorded::Started } else { Recorded::NotStarted };
             let tool = planned.row.tool.as_deref().unwrap_or_default();
             if !has_started && self.expired.contains(&planned.row.sequence) {

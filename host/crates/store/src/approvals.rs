@@ -195,6 +195,7 @@ const WAKE_TASKS: &str = "\
     insert into wakes (key, workspace_id, due_at, version) \
     select 'task/' || id, workspace_id, cast($3 as bigint), 1 from tasks \
     where workspace_id = $1 and ended_at is null and (waiting_for like 'approval/%' || $2 || '%' or id = $4) \
+    order by id \
     on conflict (key) do update set \
     due_at = case when excluded.due_at < wakes.due_at then excluded.due_at else wakes.due_at end, \
     version = wakes.version + 1";

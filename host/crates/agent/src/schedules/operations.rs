@@ -113,7 +113,8 @@ impl Schedules {
         let mut record = self.opened(&before)?;
         let mut row = before.clone();
         let shown_before = shown(&before, record.clone());
-        let is_resumed = change.enabled == Some(true);
+        // A schedule that is switched on or off by a person is no longer paused by its failures.
+        let is_resumed = change.enabled.is_some();
         let is_new = input::change((&mut row.name, &mut record), before.is_paused(), change, now)?;
         record.started_by(caller.key);
         // The turns of the schedule write these columns too, so the others stay as they are stored.

@@ -17,9 +17,15 @@ impl Store {
     /// number of these rows. A scope whose other rows do not match its seal is left as it is, and stays unverified until
     /// an operator seals it.
     ///
+    /// Does nothing while the row key is being rotated.
+    ///
     /// The caller must have compared the generations of the seals with the signed heads of the audit.
     pub async fn take_over_rows(&self) -> Result<u64, StoreError> {
         let rows = self.rows()?;
+        // The server does not start before the rotation is complete, and takes the rows over then.
+        if self.is_rotating_row_key() {
+            return Ok(0);
+        }
         let seals = SealRow::all(&self.db.read().await?.fetch(SEALS, args![]).await?);
         let mut taken = 0;
         for seal in seals.iter().filter(|seal| first_total(rows, seal).is_some()) {
