@@ -142,10 +142,7 @@ impl<'d> Planner<'d> {
         if let Some(collect) = &each.collect {
             return self.expression(collect, frame);
         }
-        let row = each
-            .steps
-            .last()
-            .and_then(|step| self.journal.current(&frame.key(&step.id), self.run.attempt, frame.reuses()));
+        let row = each.steps.last().and_then(|step| self.current(step, frame));
         Ok(row.map_or(Value::Null, |row| (*row.data).clone()))
     }
 

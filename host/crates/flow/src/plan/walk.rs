@@ -88,15 +88,21 @@ impl<'d> Planner<'d> {
         }))
     }
 
-    /// Returns the row that says how a step is doing. A block keeps its result from an earlier attempt of the run only if
-    /// nothing inside it was undone.
+    /// Returns the row that says how a step is doing.
     pub(super) fn current(&self, step: &Step, frame: &Frame) -> Option<&StepRow> {
-        let row = self.journal.current(&frame.key(&step.id), self.run.attempt, frame.reuses())?;
-        let is_kept = row.run_attempt == self.run.attempt || !self.is_undone_inside(step, row);
+        self.current_at(step, &frame.key(&step.id), frame.reuses())
+    }
+
+    /// Returns the row that says how a step is doing, by its key. If `reuse` is set, that can be a result of an earlier
+    /// attempt of the run. A `stop` is not kept, nor is a block in which a step stopped the run or was undone.
+    pub(super) fn current_at(&self, step: &Step, key: &StepKey, reuse: bool) -> Option<&StepRow> {
+        let row = self.journal.current(key, self.run.attempt, reuse)?;
+        let is_kept = row.run_attempt == self.run.attempt || !(runs_anew(step) || self.runs_anew_inside(step, row));
         is_kept.then_some(row)
     }
 
-    fn is_undone_inside(&self, block: &Step, row: &StepRow) -> bool {
+    /// Returns whether something inside a block, which succeeded in an earlier attempt of the run, must run again.
+    fn runs_anew_inside(&self, block: &Step, row: &StepRow) -> bool {
         block.inner().into_iter().flatten().any(|step| {
             let mut rows = self.journal.of_step(&step.id);
             let is_here = |item: &str| {
@@ -105,8 +111,9 @@ impl<'d> Planner<'d> {
             };
             rows.any(|inner| {
                 let is_undone = inner.status == StepStatus::Undone || self.journal.is_undone(inner, self.run.attempt);
-                is_undone && is_here(&inner.key.item)
-            }) || self.is_undone_inside(step, row)
+                let has_ended = inner.status == StepStatus::Succeeded && inner.run_attempt == row.run_attempt;
+                (is_undone || (has_ended && runs_anew(step))) && is_here(&inner.key.item)
+            }) || self.runs_anew_inside(step, row)
         })
     }
 
@@ -269,6 +276,11 @@ pub(super) fn first_cause(errors: impl Iterator<Item = StepError>) -> Option<Ste
 
 fn stopped() -> StepError {
     StepError::new("cancelled", "the step was stopped, because the run goes another way")
+}
+
+/// Returns whether a step runs again in each attempt of the run. If a `stop` kept its result, nothing would stop the run.
+fn runs_anew(step: &Step) -> bool {
+    matches!(step.kind, StepKind::Stop { .. })
 }
 
 /// Decides what follows an attempt that failed, was stopped or is uncertain.

@@ -109,9 +109,7 @@ fn a_retry_keeps_what_succeeded_and_was_not_undone() {
     run.fail("-c.0", "upstream");
     run.ok("-a", json!(1));
     run.ok("f", json!(1));
-    run.history.run.attempt = 2;
-    run.history.run.ending = None;
-    run.history.run.started_at = run.now;
+    run.retry();
     // `a` was undone and runs again, before all that needs it. Item 0 of `c` was not undone.
     assert_eq!(run.plan(), ["start a"]);
     assert_eq!(run.ok("a", json!({"n": 2})), ["open b", "start c.1"]);
@@ -130,10 +128,37 @@ fn a_retry_keeps_items_only_if_they_are_the_same() {
     run.ok("c.1", json!("two"));
     run.fail("c.2", "upstream");
     run.ok("-a", json!(1));
-    run.history.run.attempt = 2;
-    run.history.run.ending = None;
+    run.retry();
     assert_eq!(run.plan(), ["start a"]);
     assert_eq!(run.ok("a", json!([1, 9, 3])), ["open b", "start c.1", "start c.2"]);
+}
+
+#[test]
+fn a_retry_stops_where_the_run_stopped() {
+    let stop = "{ id: s, stop: failed, when: steps.a.data.bad }";
+    for (list, ids) in [
+        (stop.to_owned(), &["s"] as &[&str]),
+        (format!("{{ id: c, choose: [{{ steps: [{stop}] }}] }}"), &["c", "s"]),
+        (
+            format!(
+                "{{ id: p, parallel: {{ x: [{{ id: c, choose: [{{ steps: [{stop}] }}] }}], y: [{{ id: z, emit: x }}] }} }}"
+            ),
+            &["c", "s"],
+        ),
+    ] {
+        let mut run = World::with(&format!("- {{ id: a, tool: t }}\n- {list}\n- {{ id: b, tool: t }}"));
+        run.plan();
+        run.ok("a", json!({"bad": true}));
+        run.stopped("z");
+        assert!(matches!(run.last(), Command::EndRun { status: RunEnd::Failed, .. }), "{list}");
+        run.retry();
+        let commands = run.plan();
+        run.stopped("z");
+        assert!(matches!(run.last(), Command::EndRun { status: RunEnd::Failed, .. }), "{list}: {commands:?}");
+        let again = run.history.rows.iter().filter(|row| row.run_attempt == 2);
+        let again: Vec<&str> = again.map(|row| row.key.step.as_str()).filter(|id| ids.contains(id)).collect();
+        assert_eq!(again, ids, "{list}");
+    }
 }
 
 #[test]
