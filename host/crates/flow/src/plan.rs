@@ -51,6 +51,8 @@ struct Planner<'d> {
     /// Whether another walk may find more to do.
     changed: bool,
     has_ended: bool,
+    /// Whether a `stop` has run in this plan.
+    has_stopped: bool,
     /// In how many lists of `each` a step stands.
     depths: HashMap<&'d str, usize>,
     steps: HashMap<&'d str, &'d Step>,
@@ -73,6 +75,7 @@ impl<'d> Planner<'d> {
             timer: None,
             changed: false,
             has_ended: false,
+            has_stopped: false,
             depths: HashMap::new(),
             steps: HashMap::new(),
             approvals: HashMap::new(),
@@ -172,9 +175,10 @@ impl<'d> Planner<'d> {
         self.push(Command::BeginEnding(ending));
     }
 
-    /// While a run is paused, nothing new starts. The end of a run is not paused.
-    fn is_paused(&self) -> bool {
-        self.run.paused && self.ending.is_none()
+    /// Returns whether nothing new starts: the run is paused, a step has stopped it, or its expressions have used up the
+    /// budget of the plan. The end of a run goes on in any case.
+    fn is_held(&self) -> bool {
+        self.ending.is_none() && (self.run.paused || self.has_stopped || self.budget.is_spent())
     }
 
     fn wake_at(&mut self, at: i64) {

@@ -22,6 +22,7 @@ impl<'d> Planner<'d> {
         }
         match self.command(step, frame, &key, attempt, same_request) {
             Ok(command) => {
+                self.has_stopped |= matches!(step.kind, StepKind::Stop { .. });
                 self.changed |= matches!(command, Command::Open { .. } | Command::Finish { .. });
                 self.push(command);
             }

@@ -137,8 +137,7 @@ impl<'d> Planner<'d> {
 
     /// Begins the first attempt of a step in this attempt of the run.
     fn begin(&mut self, step: &'d Step, frame: &Frame) -> Progress {
-        // A run whose expressions have used up the budget of the plan fails, so nothing else begins.
-        if self.is_paused() || (self.budget.is_spent() && self.ending.is_none()) {
+        if self.is_held() {
             return Progress::New;
         }
         let key = frame.key(&step.id);
@@ -164,7 +163,7 @@ impl<'d> Planner<'d> {
             StepStatus::Waiting => self.wait_on(step, &row),
             _ => match next(step, &row) {
                 Next::Attempt { at, same_request } if at <= self.now => {
-                    if !self.is_paused() {
+                    if !self.is_held() {
                         self.attempt(step, frame, row.attempt + 1, same_request);
                         if let Some(row) = self.current(step, frame).filter(|row| row.status.is_active()).cloned() {
                             self.watch(step, &row);
@@ -173,7 +172,7 @@ impl<'d> Planner<'d> {
                 }
                 Next::Attempt { at, .. } => self.wake_at(at),
                 Next::Ask if !row.asked => {
-                    if !self.is_paused() {
+                    if !self.is_held() {
                         self.push(Command::Ask { key, attempt: row.attempt });
                     }
                 }

@@ -134,6 +134,18 @@ fn a_retry_keeps_items_only_if_they_are_the_same() {
 }
 
 #[test]
+fn nothing_starts_after_a_stop() {
+    let mut run = World::with("- { id: s, stop: failed }\n- { id: a, tool: t }");
+    assert_eq!(run.plan(), ["succeeded s", "ending failed", "end failed stopped"]);
+    let mut run = World::with(
+        "- { id: p, parallel: { x: [{ id: s, stop: completed }], y: [{ id: a, tool: t }] } }\n- { id: b, tool: t, needs: [] }\nfinally: [{ id: f, emit: x }]",
+    );
+    let commands = run.plan();
+    assert_eq!(commands, ["open p", "succeeded s", "ending completed", "cancelled p cancelled", "start f"]);
+    assert_eq!(run.ok("f", json!(1)), ["end completed"]);
+}
+
+#[test]
 fn a_retry_stops_where_the_run_stopped() {
     let stop = "{ id: s, stop: failed, when: steps.a.data.bad }";
     for (list, ids) in [
