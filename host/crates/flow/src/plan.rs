@@ -9,7 +9,7 @@ mod start;
 pub(crate) mod types;
 mod walk;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -56,6 +56,8 @@ struct Planner<'d> {
     /// In how many lists of `each` a step stands.
     depths: HashMap<&'d str, usize>,
     steps: HashMap<&'d str, &'d Step>,
+    /// The steps of `finally`.
+    finally: HashSet<&'d str>,
     /// The questions that name a step.
     approvals: HashMap<&'d str, Vec<String>>,
     /// The steps of each list in an order in which each comes after those that it needs.
@@ -78,6 +80,7 @@ impl<'d> Planner<'d> {
             has_stopped: false,
             depths: HashMap::new(),
             steps: HashMap::new(),
+            finally: definition.finally_ids(),
             approvals: HashMap::new(),
             orders: HashMap::new(),
         };

@@ -119,6 +119,24 @@ fn a_retry_keeps_what_succeeded_and_was_not_undone() {
 }
 
 #[test]
+fn finally_of_a_retry_reads_what_was_kept() {
+    let finally = "[{ id: c, choose: [{ when: steps.b.error.code == 'one', steps: [{ id: f, emit: x }] }] }, { id: g, emit: x, data: { a: '${{ steps.a.data }}', b: '${{ steps.b.status }}', f: '${{ steps.f.status }}' } }]";
+    let mut run = World::with(&format!("- {{ id: a, tool: t }}\n- {{ id: b, tool: t }}\nfinally: {finally}\n"));
+    run.plan();
+    run.ok("a", json!(7));
+    assert_eq!(run.fail("b", "one"), ["ending failed", "open c", "start f"]);
+    assert_eq!(run.ok("f", json!(1)), ["succeeded c", "start g"]);
+    run.ok("g", json!(1));
+    run.retry();
+    assert_eq!(run.plan(), ["start b"]);
+    assert_eq!(run.fail("b", "two"), ["ending failed", "succeeded c", "start g"]);
+    run.history.rows.pop();
+    // The steps of `finally` keep nothing.
+    let Command::Start { work: Work::Emit { data, .. }, .. } = run.last() else { panic!() };
+    assert_eq!(data, json!({"a": 7, "b": "failed", "f": "skipped"}));
+}
+
+#[test]
 fn a_retry_keeps_items_only_if_they_are_the_same() {
     let text = "workflow: w\nbot: b\nsteps:\n- { id: a, tool: t, undo: { tool: u } }\n- { id: b, each: '${{ steps.a.data }}', steps: [{ id: c, tool: t }] }\n";
     let mut run = World::of(text, json!({}));
