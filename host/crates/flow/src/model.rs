@@ -1,5 +1,7 @@
 //! A definition as the parser leaves it.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use crate::expr::{Expression, Piece, Template};
@@ -292,6 +294,17 @@ impl Definition {
     /// Calls `visit` for each step, also of `finally`.
     pub fn walk<'d>(&'d self, visit: &mut dyn FnMut(&'d Step)) {
         self.steps.iter().chain(&self.finally).for_each(|step| step.walk(visit));
+    }
+
+    /// The ids of the steps of `finally`, with those in blocks.
+    pub(crate) fn finally_ids(&self) -> HashSet<&str> {
+        let mut ids = HashSet::new();
+        for step in &self.finally {
+            step.walk(&mut |step| {
+                ids.insert(step.id.as_str());
+            });
+        }
+        ids
     }
 
     /// The names of the workflows that steps run. The caller checks that they exist and call each other in no circle.

@@ -9,7 +9,8 @@ mod start;
 pub(crate) mod types;
 mod walk;
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -17,7 +18,10 @@ use crate::expr::{Budget, PLAN_STEPS_MAX};
 use crate::model::{Definition, Step, StepKind};
 use frame::Frame;
 use journal::Journal;
-use types::{Command, Ending, History, RUN_ATTEMPTS_MAX, RUN_RESULT_BYTES_MAX, RunEnd, RunState, StepError};
+use types::{
+    Command, ENDING_ATTEMPTS_MAX, ENDING_RESULT_BYTES_MAX, Ending, History, RUN_ATTEMPTS_MAX, RUN_RESULT_BYTES_MAX,
+    RunEnd, RunState, StepError, StepKey,
+};
 use walk::ListState;
 
 /// Plans the next commands of a run. `now` never goes back between two plans of a run.
@@ -51,9 +55,15 @@ struct Planner<'d> {
     /// Whether another walk may find more to do.
     changed: bool,
     has_ended: bool,
+    /// Whether a `stop` has run in this plan.
+    has_stopped: bool,
+    /// Whether blocks keep their results of earlier attempts of the run.
+    kept: RefCell<HashMap<StepKey, bool>>,
     /// In how many lists of `each` a step stands.
     depths: HashMap<&'d str, usize>,
     steps: HashMap<&'d str, &'d Step>,
+    /// The steps of `finally`.
+    finally: HashSet<&'d str>,
     /// The questions that name a step.
     approvals: HashMap<&'d str, Vec<String>>,
     /// The steps of each list in an order in which each comes after those that it needs.
@@ -62,19 +72,23 @@ struct Planner<'d> {
 
 impl<'d> Planner<'d> {
     fn of(definition: &'d Definition, history: &'d History, now: i64) -> Planner<'d> {
+        let finally = definition.finally_ids();
         let mut planner = Planner {
             definition,
             run: &history.run,
             ending: history.run.ending.clone(),
-            journal: Journal::of(history),
+            journal: Journal::of(history, &finally),
             budget: Budget::default(),
             now,
             commands: Vec::new(),
             timer: None,
             changed: false,
             has_ended: false,
+            has_stopped: false,
+            kept: RefCell::default(),
             depths: HashMap::new(),
             steps: HashMap::new(),
+            finally,
             approvals: HashMap::new(),
             orders: HashMap::new(),
         };
@@ -116,12 +130,8 @@ impl<'d> Planner<'d> {
         if end <= self.now {
             return self.fail_run(StepError::new("timeout", "the run did not end in time"));
         }
-        if self.journal.bytes > RUN_RESULT_BYTES_MAX {
-            return self.fail_run(StepError::new("limit", "the results of the run have more than 16 MiB"));
-        }
-        if self.journal.count > RUN_ATTEMPTS_MAX {
-            let message = format!("the run has more than {RUN_ATTEMPTS_MAX} attempts of steps");
-            return self.fail_run(StepError::new("limit", message));
+        if let Some(error) = self.excess(0) {
+            return self.fail_run(error);
         }
         if let Some((key, stop)) = self.stopped_by() {
             return self.stop_run(&key, &stop);
@@ -142,14 +152,15 @@ impl<'d> Planner<'d> {
                     // A `stop` step can be the last one.
                     _ if self.stopped_by().is_some() => self.changed = true,
                     Ok(output) => self.begin_ending(RunEnd::Completed, None, output, false),
-                    Err(error) => self.fail_run(error),
+                    // All steps have succeeded, and only the output of the definition is wrong.
+                    Err(error) => self.begin_ending(RunEnd::Failed, Some(error), None, false),
                 }
             }
         }
     }
 
     /// Ends the run as a `stop` step says.
-    fn stop_run(&mut self, key: &types::StepKey, stop: &serde_json::Map<String, Value>) {
+    fn stop_run(&mut self, key: &StepKey, stop: &serde_json::Map<String, Value>) {
         let output = stop.get("output").filter(|output| !output.is_null()).cloned();
         if stop.get("status").and_then(Value::as_str) == Some("completed") {
             return self.begin_ending(RunEnd::Completed, None, output, false);
@@ -157,6 +168,20 @@ impl<'d> Planner<'d> {
         let message = stop.get("message").and_then(Value::as_str).unwrap_or("the workflow stopped the run");
         let error = StepError { at: Some(key.clone()), ..StepError::new("stopped", message) };
         self.begin_ending(RunEnd::Failed, Some(error), output, true);
+    }
+
+    /// Returns which limit the rows of the run exceed with further attempts: one of the steps, or at the end one of `finally`.
+    fn excess(&self, further: usize) -> Option<StepError> {
+        let (usage, what, count_max, bytes_max) = match self.ending {
+            None => (&self.journal.steps, "the run", RUN_ATTEMPTS_MAX, RUN_RESULT_BYTES_MAX),
+            Some(_) => (&self.journal.ending, "`finally`", ENDING_ATTEMPTS_MAX, ENDING_RESULT_BYTES_MAX),
+        };
+        if usage.bytes > bytes_max {
+            let message = format!("the results of {what} have more than {} MiB", bytes_max >> 20);
+            return Some(StepError::new("limit", message));
+        }
+        (usage.count.saturating_add(further) > count_max)
+            .then(|| StepError::new("limit", format!("{what} has more than {count_max} attempts of steps")))
     }
 
     fn fail_run(&mut self, error: StepError) {
@@ -172,9 +197,11 @@ impl<'d> Planner<'d> {
         self.push(Command::BeginEnding(ending));
     }
 
-    /// While a run is paused, nothing new starts. The end of a run is not paused.
-    fn is_paused(&self) -> bool {
-        self.run.paused && self.ending.is_none()
+    /// Returns whether nothing new starts: the run is paused, a step has stopped it, or it has used up a limit. Only limits
+    /// of its own hold back the end of a run.
+    fn is_held(&self) -> bool {
+        let is_held = self.run.paused || self.has_stopped || self.budget.is_spent();
+        (self.ending.is_none() && is_held) || self.excess(0).is_some()
     }
 
     fn wake_at(&mut self, at: i64) {

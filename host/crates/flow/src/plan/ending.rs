@@ -6,7 +6,9 @@ use serde_json::Value;
 
 use super::Planner;
 use super::frame::Frame;
-use super::types::{Block, Command, ENDING_MS_MAX, Ending, RunEnd, StepError, StepKey, StepRow, StepStatus};
+use super::types::{
+    Block, Command, ENDING_MS_MAX, ENDING_STOP_MS_MAX, Ending, RunEnd, StepError, StepKey, StepRow, StepStatus,
+};
 use super::walk::ListState;
 use crate::model::ToolUse;
 
@@ -15,21 +17,35 @@ impl<'d> Planner<'d> {
     pub(super) fn end(&mut self) {
         let Some(ending) = self.ending.clone() else { return };
         let definition = self.definition;
-        if self.stop(&definition.steps, &Frame::root(true)) {
-            return;
-        }
+        let is_stopping = self.stop(&definition.steps, &Frame::root(true));
         let end = ending.since.saturating_add(ENDING_MS_MAX);
         if end <= self.now {
-            return self.give_up(&ending);
+            return if is_stopping { self.leave() } else { self.give_up(&ending) };
         }
         self.wake_at(end);
-        if ending.undo && self.undo_next() {
+        if is_stopping || (ending.undo && self.undo_next()) {
+            return;
+        }
+        if let Some(error) = self.excess(0) {
+            if !self.stop(&definition.finally, &Frame::root(false)) {
+                self.end_run(&ending, Some(error));
+            }
             return;
         }
         match self.list(&definition.finally, &Frame::root(false)) {
             ListState::Open => {}
             ListState::Done => self.end_run(&ending, None),
             ListState::Failed(error) => self.end_run(&ending, Some(error)),
+        }
+    }
+
+    /// Ends the attempts that did not stop in time. Nobody knows whether they have their effect.
+    fn leave(&mut self) {
+        let is_open =
+            |row: &&StepRow| row.run_attempt == self.run.attempt && row.status.is_active() && row.block.is_none();
+        for row in self.journal.iter().filter(is_open).cloned().collect::<Vec<_>>() {
+            let error = StepError::new("timeout", "the step did not stop in time");
+            self.finish(&row.key, row.attempt, StepStatus::Uncertain, Value::Null, Some(error));
         }
     }
 
@@ -44,7 +60,13 @@ impl<'d> Planner<'d> {
                 self.push(Command::Cancel { key: row.key, attempt: row.attempt, timed_out: true });
             }
         }
-        if !is_active {
+        if is_active {
+            let end = ending.since.saturating_add(ENDING_MS_MAX + ENDING_STOP_MS_MAX);
+            if end <= self.now {
+                return self.leave();
+            }
+            self.wake_at(end);
+        } else {
             let error = StepError::new("timeout", "undoing and `finally` did not end in time");
             self.end_run(ending, Some(error));
         }
@@ -70,7 +92,8 @@ impl<'d> Planner<'d> {
     /// The steps that succeeded and have `undo`, the newest first.
     fn undoable(&self) -> Vec<(StepRow, &'d ToolUse)> {
         let mut found: Vec<(StepRow, &'d ToolUse)> = Vec::new();
-        for row in self.journal.iter().filter(|row| !row.key.undo) {
+        let is_step = |row: &&StepRow| !row.key.undo && !self.finally.contains(row.key.step.as_str());
+        for row in self.journal.iter().filter(is_step) {
             let Some(undo) = self.steps.get(row.key.step.as_str()).and_then(|step| step.undo.as_ref()) else {
                 continue;
             };

@@ -136,7 +136,10 @@ impl Planner<'_> {
     fn view(&self, id: &str, frame: &Frame) -> StepView<'_> {
         let depth = self.depths.get(id).copied().unwrap_or_default();
         let key = frame.key_at(id, depth);
-        let Some(row) = self.journal.current(&key, self.run.attempt, frame.reuses_at(depth)) else {
+        // The steps of `finally` run in each attempt of the run, but read what the other steps have kept.
+        let reuse = frame.reuses_at(depth) || (depth == 0 && !self.finally.contains(id));
+        let row = self.steps.get(id).and_then(|step| self.current_at(step, &key, reuse));
+        let Some(row) = row else {
             return StepView { status: StepStatus::Skipped.as_str(), ..StepView::default() };
         };
         let has_data = matches!(row.status, StepStatus::Succeeded | StepStatus::Undone);

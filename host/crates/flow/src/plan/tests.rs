@@ -60,6 +60,13 @@ impl World {
         self.plan()
     }
 
+    /// Begins another attempt of the run.
+    fn retry(&mut self) {
+        self.history.run.attempt += 1;
+        (self.history.run.cancel, self.history.run.ending) = (None, None);
+        self.history.run.started_at = self.now;
+    }
+
     fn row(&mut self, step: &str) -> &mut StepRow {
         let key = key(step);
         self.history.rows.iter_mut().rev().find(|row| row.key == key).unwrap()

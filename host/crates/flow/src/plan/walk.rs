@@ -88,15 +88,35 @@ impl<'d> Planner<'d> {
         }))
     }
 
-    /// Returns the row that says how a step is doing. A block keeps its result from an earlier attempt of the run only if
-    /// nothing inside it was undone.
+    /// Returns the row that says how a step is doing.
     pub(super) fn current(&self, step: &Step, frame: &Frame) -> Option<&StepRow> {
-        let row = self.journal.current(&frame.key(&step.id), self.run.attempt, frame.reuses())?;
-        let is_kept = row.run_attempt == self.run.attempt || !self.is_undone_inside(step, row);
+        self.current_at(step, &frame.key(&step.id), frame.reuses())
+    }
+
+    /// Returns the row that says how a step is doing, by its key. If `reuse` is set, that can be a result of an earlier
+    /// attempt of the run. A `stop` or a decision is not kept, nor is a block with one or with a step that was undone.
+    pub(super) fn current_at(&self, step: &Step, key: &StepKey, reuse: bool) -> Option<&StepRow> {
+        let row = self.journal.current(key, self.run.attempt, reuse)?;
+        let is_kept = row.run_attempt == self.run.attempt || self.is_kept(step, row);
         is_kept.then_some(row)
     }
 
-    fn is_undone_inside(&self, block: &Step, row: &StepRow) -> bool {
+    /// Returns whether a result of an earlier attempt of the run is kept. Commands do not change this, so a plan looks into
+    /// each block once.
+    fn is_kept(&self, step: &Step, row: &StepRow) -> bool {
+        if runs_anew(step) || step.inner().is_empty() {
+            return !runs_anew(step);
+        }
+        if let Some(is_kept) = self.kept.borrow().get(&row.key) {
+            return *is_kept;
+        }
+        let is_kept = !self.runs_anew_inside(step, row);
+        self.kept.borrow_mut().insert(row.key.clone(), is_kept);
+        is_kept
+    }
+
+    /// Returns whether something inside a block, which succeeded in an earlier attempt of the run, must run again.
+    fn runs_anew_inside(&self, block: &Step, row: &StepRow) -> bool {
         block.inner().into_iter().flatten().any(|step| {
             let mut rows = self.journal.of_step(&step.id);
             let is_here = |item: &str| {
@@ -105,8 +125,9 @@ impl<'d> Planner<'d> {
             };
             rows.any(|inner| {
                 let is_undone = inner.status == StepStatus::Undone || self.journal.is_undone(inner, self.run.attempt);
-                is_undone && is_here(&inner.key.item)
-            }) || self.is_undone_inside(step, row)
+                let has_ended = inner.status == StepStatus::Succeeded && inner.run_attempt == row.run_attempt;
+                (is_undone || (has_ended && runs_anew(step))) && is_here(&inner.key.item)
+            }) || self.runs_anew_inside(step, row)
         })
     }
 
@@ -130,8 +151,7 @@ impl<'d> Planner<'d> {
 
     /// Begins the first attempt of a step in this attempt of the run.
     fn begin(&mut self, step: &'d Step, frame: &Frame) -> Progress {
-        // A run whose expressions have used up the budget of the plan fails, so nothing else begins.
-        if self.is_paused() || (self.budget.is_spent() && self.ending.is_none()) {
+        if self.is_held() {
             return Progress::New;
         }
         let key = frame.key(&step.id);
@@ -157,7 +177,7 @@ impl<'d> Planner<'d> {
             StepStatus::Waiting => self.wait_on(step, &row),
             _ => match next(step, &row) {
                 Next::Attempt { at, same_request } if at <= self.now => {
-                    if !self.is_paused() {
+                    if !self.is_held() {
                         self.attempt(step, frame, row.attempt + 1, same_request);
                         if let Some(row) = self.current(step, frame).filter(|row| row.status.is_active()).cloned() {
                             self.watch(step, &row);
@@ -166,7 +186,7 @@ impl<'d> Planner<'d> {
                 }
                 Next::Attempt { at, .. } => self.wake_at(at),
                 Next::Ask if !row.asked => {
-                    if !self.is_paused() {
+                    if !self.is_held() {
                         self.push(Command::Ask { key, attempt: row.attempt });
                     }
                 }
@@ -269,6 +289,12 @@ pub(super) fn first_cause(errors: impl Iterator<Item = StepError>) -> Option<Ste
 
 fn stopped() -> StepError {
     StepError::new("cancelled", "the step was stopped, because the run goes another way")
+}
+
+/// Returns whether a step runs again in each attempt of the run. If a `stop` kept its result, nothing would stop the run;
+/// if a question did, a person would have approved calls of an attempt that they do not know.
+fn runs_anew(step: &Step) -> bool {
+    matches!(step.kind, StepKind::Stop { .. } | StepKind::Approve(_))
 }
 
 /// Decides what follows an attempt that failed, was stopped or is uncertain.
