@@ -190,15 +190,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let built_in = built_in(&sandboxes, &sandbox_outputs, &agents, &mcp);
     let executor = Executor::new(egress, lanes, settings.ceilings, Arc::clone(&ledger), built_in);
     let emitter = emitter(store, vault, &policy, &auditor, &clock);
-    let approvals = Arc::new(Approvals::new(
-        store.clone(),
-        Arc::clone(vault),
-        auditor.clone(),
-        Arc::clone(&policy),
-        Arc::clone(&emitter),
-        Arc::clone(&clock),
-        settings.url_for_approvals(),
-    ));
+    let approvals = approvals(&settings, &data, (&policy, &auditor, &emitter), &clock);
     let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&approvals), Arc::clone(&clock));
 
     let console_sessions =
@@ -252,6 +244,23 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let (admin_key, grace) = (data.admin_key, settings.shutdown_grace);
     let _data = data.lock;
     Ok(Running { address, base_url, admin_key, app, tasks, grace, stop, served, audited, chores, engine, _data })
+}
+
+fn approvals(
+    settings: &Settings,
+    data: &Data,
+    (policy, auditor, emitter): (&Arc<Policy>, &Auditor, &Arc<Emitter>),
+    clock: &Arc<dyn Clock>,
+) -> Arc<Approvals> {
+    Arc::new(Approvals::new(
+        data.store.clone(),
+        Arc::clone(&data.vault),
+        auditor.clone(),
+        Arc::clone(policy),
+        Arc::clone(emitter),
+        Arc::clone(clock),
+        settings.url_for_approvals(),
+    ))
 }
 
 /// Starts the writer of the audit.

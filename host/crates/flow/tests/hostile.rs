@@ -1,6 +1,8 @@
 //! Hostile definitions are refused within 100 ms and 64 MiB each. This file has one test, because it measures the memory of
 //! its process.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::time::Duration;
 
 use monstrum_flow::check;

@@ -154,10 +154,17 @@ impl Edit {
     }
 }
 
+/// An object with the fields that are changed, and the first of its changes.
+struct Edited<'a> {
+    object: Versioned<Value>,
+    body: Map<String, Value>,
+    change: &'a Change,
+}
+
 /// Reads the objects that the changes are made to, and returns what would be saved.
 pub(super) async fn edits(client: &Client, bot: &str, changes: &[Change]) -> Result<Vec<Edit>, Failure> {
     let mut edits: Vec<Edit> = Vec::new();
-    let mut objects: Vec<(String, Versioned<Value>, Map<String, Value>, &Change)> = Vec::new();
+    let mut objects: Vec<(String, Edited)> = Vec::new();
     for change in changes {
         let path = match change.holder.kind.as_str() {
             "role" => format!("/api/roles/{}", segment(&change.holder.id)),
@@ -168,14 +175,14 @@ pub(super) async fn edits(client: &Client, bot: &str, changes: &[Change]) -> Res
             Some(at) => at,
             None => {
                 let object = client.get_versioned::<Value>(&path).await?;
-                objects.push((path, object, Map::new(), change));
+                objects.push((path, Edited { object, body: Map::new(), change }));
                 objects.len() - 1
             }
         };
-        let (_, object, body, _) = &mut objects[at];
+        let (_, Edited { object, body, .. }) = &mut objects[at];
         apply(&object.value, body, change);
     }
-    for (path, object, body, change) in objects {
+    for (path, Edited { object, body, change }) in objects {
         let title = object.value.get("name").and_then(Value::as_str).unwrap_or_default().into();
         let before: Map<String, Value> =
             body.keys().map(|name| (name.clone(), object.value.get(name).cloned().unwrap_or(Value::Null))).collect();
