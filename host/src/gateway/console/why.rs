@@ -164,7 +164,7 @@ struct Edited<'a> {
 /// Reads the objects that the changes are made to, and returns what would be saved.
 pub(super) async fn edits(client: &Client, bot: &str, changes: &[Change]) -> Result<Vec<Edit>, Failure> {
     let mut edits: Vec<Edit> = Vec::new();
-    let mut objects: Vec<(String, Edited)> = Vec::new();
+    let mut objects: Vec<(String, Edited<'_>)> = Vec::new();
     for change in changes {
         let path = match change.holder.kind.as_str() {
             "role" => format!("/api/roles/{}", segment(&change.holder.id)),
