@@ -90,8 +90,7 @@ impl<'d> Planner<'d> {
         let mut ended: Vec<Option<StepError>> = Vec::new();
         for index in 0..items.len() {
             let inner = self.item_frame(row, items, index, frame);
-            let is_new = each.steps.iter().all(|step| self.progress(step, &inner) == Progress::New);
-            if is_new && open >= each.concurrency {
+            if open >= each.concurrency && self.is_new(&each.steps, &inner) {
                 break;
             }
             match self.list(&each.steps, &inner) {
@@ -122,6 +121,16 @@ impl<'d> Planner<'d> {
             return self.fail(&row.key, row.attempt, error);
         }
         self.finish(&row.key, row.attempt, StepStatus::Succeeded, data, None);
+    }
+
+    /// Returns whether an item is still to begin in this attempt of the run. Results that it has kept do not count, unless
+    /// they are all of it.
+    fn is_new(&self, steps: &'d [Step], frame: &Frame) -> bool {
+        let has_begun = |step: &Step| {
+            let rows = self.journal.all(&frame.key(&step.id));
+            rows.iter().any(|row| row.run_attempt == self.run.attempt)
+        };
+        !steps.iter().any(has_begun) && steps.iter().any(|step| self.progress(step, frame) != Progress::Met)
     }
 
     /// Stops the other items, and fails the block when nothing goes on.

@@ -164,6 +164,31 @@ fn nothing_starts_after_a_stop() {
 }
 
 #[test]
+fn a_retry_keeps_to_the_concurrency_of_each() {
+    let steps = "- { id: l, each: [1, 2, 3, 4, 5], concurrency: 2, on_item_error: continue, steps: [{ id: a, tool: t }, { id: b, tool: t }] }\n- { id: z, tool: t }";
+    let mut run = World::with(steps);
+    run.plan();
+    for index in 0..5 {
+        run.ok(&format!("a.{index}"), json!(1));
+        if index == 3 {
+            run.ok("b.3", json!(1));
+        } else {
+            run.fail(&format!("b.{index}"), "upstream");
+        }
+    }
+    run.fail("z", "upstream");
+    // The block has its result, and one of its items is undone.
+    run.history.rows.iter_mut().find(|row| row.key == key("b.2")).unwrap().status = StepStatus::Undone;
+    run.retry();
+    // Each item has kept its first step, and item 3 all of it.
+    assert_eq!(run.plan(), ["open l", "start b.0", "start b.1"]);
+    assert_eq!(run.ok("b.1", json!(1)), ["start b.2"]);
+    assert_eq!(run.ok("b.2", json!(1)), ["start b.4"]);
+    assert_eq!(run.ok("b.4", json!(1)), [""; 0]);
+    assert_eq!(run.ok("b.0", json!(1)), ["succeeded l", "start z"]);
+}
+
+#[test]
 fn a_retry_stops_where_the_run_stopped() {
     let stop = "{ id: s, stop: failed, when: steps.a.data.bad }";
     for (list, ids) in [
