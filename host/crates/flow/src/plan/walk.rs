@@ -94,7 +94,7 @@ impl<'d> Planner<'d> {
     }
 
     /// Returns the row that says how a step is doing, by its key. If `reuse` is set, that can be a result of an earlier
-    /// attempt of the run. A `stop` is not kept, nor is a block in which a step stopped the run or was undone.
+    /// attempt of the run. A `stop` or a decision is not kept, nor is a block with one or with a step that was undone.
     pub(super) fn current_at(&self, step: &Step, key: &StepKey, reuse: bool) -> Option<&StepRow> {
         let row = self.journal.current(key, self.run.attempt, reuse)?;
         let is_kept = row.run_attempt == self.run.attempt || !(runs_anew(step) || self.runs_anew_inside(step, row));
@@ -277,9 +277,10 @@ fn stopped() -> StepError {
     StepError::new("cancelled", "the step was stopped, because the run goes another way")
 }
 
-/// Returns whether a step runs again in each attempt of the run. If a `stop` kept its result, nothing would stop the run.
+/// Returns whether a step runs again in each attempt of the run. If a `stop` kept its result, nothing would stop the run;
+/// if a question did, a person would have approved calls of an attempt that they do not know.
 fn runs_anew(step: &Step) -> bool {
-    matches!(step.kind, StepKind::Stop { .. })
+    matches!(step.kind, StepKind::Stop { .. } | StepKind::Approve(_))
 }
 
 /// Decides what follows an attempt that failed, was stopped or is uncertain.

@@ -164,6 +164,25 @@ fn nothing_starts_after_a_stop() {
 }
 
 #[test]
+fn a_retry_asks_again() {
+    let ask = "{ id: q, approve: { text: 'Go on?', for: [b] } }";
+    let block = "{ id: c, choose: [{ steps: [{ id: q, approve: { text: 'Go on?' } }] }] }";
+    for (list, asked) in [(ask, vec!["wait q"]), (block, vec!["open c", "wait q"])] {
+        let mut run = World::with(&format!("- {{ id: a, tool: t }}\n- {list}\n- {{ id: b, tool: t }}"));
+        run.plan();
+        run.ok("a", json!(1));
+        run.ok("q", json!({"by": "k"}));
+        run.fail("b", "upstream");
+        run.retry();
+        // The call that was approved begins only after another decision.
+        assert_eq!(run.plan(), asked, "{list}");
+        let denied = run.fail("q", "denied");
+        assert_eq!(denied.last().map(String::as_str), Some("end failed denied"), "{list}");
+        assert!(denied.iter().all(|command| !command.starts_with("start")), "{list}: {denied:?}");
+    }
+}
+
+#[test]
 fn a_retry_keeps_to_the_concurrency_of_each() {
     let steps = "- { id: l, each: [1, 2, 3, 4, 5], concurrency: 2, on_item_error: continue, steps: [{ id: a, tool: t }, { id: b, tool: t }] }\n- { id: z, tool: t }";
     let mut run = World::with(steps);
