@@ -15,21 +15,31 @@ impl<'d> Planner<'d> {
     pub(super) fn end(&mut self) {
         let Some(ending) = self.ending.clone() else { return };
         let definition = self.definition;
-        if self.stop(&definition.steps, &Frame::root(true)) {
-            return;
-        }
+        let is_stopping = self.stop(&definition.steps, &Frame::root(true));
         let end = ending.since.saturating_add(ENDING_MS_MAX);
         if end <= self.now {
-            return self.give_up(&ending);
+            return if is_stopping { self.leave() } else { self.give_up(&ending) };
         }
         self.wake_at(end);
-        if ending.undo && self.undo_next() {
+        if is_stopping || (ending.undo && self.undo_next()) {
             return;
         }
         match self.list(&definition.finally, &Frame::root(false)) {
             ListState::Open => {}
             ListState::Done => self.end_run(&ending, None),
             ListState::Failed(error) => self.end_run(&ending, Some(error)),
+        }
+    }
+
+    /// Ends the attempts that did not stop in time. Nobody knows whether they have their effect.
+    fn leave(&mut self) {
+        let is_open = |row: &&StepRow| {
+            let is_step = !row.key.undo && !self.finally.contains(row.key.step.as_str());
+            is_step && row.run_attempt == self.run.attempt && row.status.is_active() && row.block.is_none()
+        };
+        for row in self.journal.iter().filter(is_open).cloned().collect::<Vec<_>>() {
+            let error = StepError::new("timeout", "the step did not stop in time");
+            self.finish(&row.key, row.attempt, StepStatus::Uncertain, Value::Null, Some(error));
         }
     }
 

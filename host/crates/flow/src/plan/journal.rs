@@ -128,7 +128,12 @@ fn finish(row: &mut StepRow, command: &Command, now: i64) {
     row.data = data.clone();
     row.data_bytes = if data.is_null() { 0 } else { json_bytes(data) };
     row.error = error.clone();
-    row.effect = Effect::Read;
+    // The plan gives up attempts of calls only as uncertain. Everything else that it ends has no effect.
+    if *status == StepStatus::Uncertain {
+        row.may_have_happened = true;
+    } else {
+        row.effect = Effect::Read;
+    }
     row.ended_at = Some(now);
 }
 

@@ -12,7 +12,7 @@ pub const RUN_ATTEMPTS_MAX: usize = 10_000;
 pub const STEP_RESULT_BYTES_MAX: u64 = 1024 * 1024;
 /// Maximum size of all results of a run in bytes of JSON.
 pub const RUN_RESULT_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// How long undoing and `finally` may take together.
+/// How long stopping, undoing and `finally` may take together.
 pub const ENDING_MS_MAX: i64 = 3_600_000;
 /// Maximum length of the message of an error in characters. A workflow can make it of data.
 const ERROR_CHARS_MAX: usize = 1_000;
@@ -293,7 +293,8 @@ pub enum Command {
         /// Until when.
         until: Option<i64>,
     },
-    /// End an attempt with this outcome. The row may be new. A question or an open wait of it is closed.
+    /// End an attempt with this outcome. The row may be new. A question or an open wait of it is closed. An attempt that
+    /// did not stop in time is uncertain, and what becomes of its call then changes nothing.
     Finish {
         /// The step.
         key: StepKey,

@@ -102,6 +102,30 @@ fn a_run_and_its_end_have_a_time() {
 }
 
 #[test]
+fn a_step_that_does_not_stop_is_left_as_uncertain() {
+    let mut run = World::with(
+        "- { id: l, each: [1], steps: [{ id: c, tool: t, on_uncertain: ask }] }\n- { id: d, tool: t, needs: [], on_uncertain: retry }\nfinally: [{ id: f, emit: x }]",
+    );
+    run.plan();
+    run.history.run.cancel = Some(Cancellation { undo: true });
+    assert_eq!(run.plan(), ["ending cancelled", "cancel c.0", "cancel d"]);
+    let end = run.now + ENDING_MS_MAX;
+    assert_eq!(run.last(), Command::SetTimer { at: end });
+    run.now = end;
+    assert_eq!(
+        run.plan(),
+        [
+            "uncertain c.0 timeout",
+            "uncertain d timeout",
+            "cancelled l cancelled",
+            "end failed cancelled uncertain=c.0,d"
+        ]
+    );
+    let row = run.row("d");
+    assert!(row.may_have_happened && row.effect == Effect::Write);
+}
+
+#[test]
 fn a_retry_keeps_what_succeeded_and_was_not_undone() {
     let mut run = before_the_end();
     run.fail("d", "upstream");
