@@ -299,7 +299,11 @@ impl Definition {
     /// The ids of the steps of `finally`, with those in blocks.
     pub(crate) fn finally_ids(&self) -> HashSet<&str> {
         let mut ids = HashSet::new();
-        self.finally.iter().for_each(|step| step.walk(&mut |step| drop(ids.insert(step.id.as_str()))));
+        for step in &self.finally {
+            step.walk(&mut |step| {
+                ids.insert(step.id.as_str());
+            });
+        }
         ids
     }
 

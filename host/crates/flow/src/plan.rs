@@ -17,7 +17,10 @@ use crate::expr::{Budget, PLAN_STEPS_MAX};
 use crate::model::{Definition, Step, StepKind};
 use frame::Frame;
 use journal::Journal;
-use types::{Command, Ending, History, RUN_ATTEMPTS_MAX, RUN_RESULT_BYTES_MAX, RunEnd, RunState, StepError};
+use types::{
+    Command, ENDING_ATTEMPTS_MAX, ENDING_RESULT_BYTES_MAX, Ending, History, RUN_ATTEMPTS_MAX, RUN_RESULT_BYTES_MAX,
+    RunEnd, RunState, StepError,
+};
 use walk::ListState;
 
 /// Plans the next commands of a run. `now` never goes back between two plans of a run.
@@ -66,11 +69,12 @@ struct Planner<'d> {
 
 impl<'d> Planner<'d> {
     fn of(definition: &'d Definition, history: &'d History, now: i64) -> Planner<'d> {
+        let finally = definition.finally_ids();
         let mut planner = Planner {
             definition,
             run: &history.run,
             ending: history.run.ending.clone(),
-            journal: Journal::of(history),
+            journal: Journal::of(history, &finally),
             budget: Budget::default(),
             now,
             commands: Vec::new(),
@@ -80,7 +84,7 @@ impl<'d> Planner<'d> {
             has_stopped: false,
             depths: HashMap::new(),
             steps: HashMap::new(),
-            finally: definition.finally_ids(),
+            finally,
             approvals: HashMap::new(),
             orders: HashMap::new(),
         };
@@ -122,12 +126,8 @@ impl<'d> Planner<'d> {
         if end <= self.now {
             return self.fail_run(StepError::new("timeout", "the run did not end in time"));
         }
-        if self.journal.bytes > RUN_RESULT_BYTES_MAX {
-            return self.fail_run(StepError::new("limit", "the results of the run have more than 16 MiB"));
-        }
-        if self.journal.count > RUN_ATTEMPTS_MAX {
-            let message = format!("the run has more than {RUN_ATTEMPTS_MAX} attempts of steps");
-            return self.fail_run(StepError::new("limit", message));
+        if let Some(error) = self.excess(0) {
+            return self.fail_run(error);
         }
         if let Some((key, stop)) = self.stopped_by() {
             return self.stop_run(&key, &stop);
@@ -165,6 +165,20 @@ impl<'d> Planner<'d> {
         self.begin_ending(RunEnd::Failed, Some(error), output, true);
     }
 
+    /// Returns which limit the rows of the run exceed with further attempts: one of the steps, or at the end one of `finally`.
+    fn excess(&self, further: usize) -> Option<StepError> {
+        let (usage, what, count_max, bytes_max) = match self.ending {
+            None => (&self.journal.steps, "the run", RUN_ATTEMPTS_MAX, RUN_RESULT_BYTES_MAX),
+            Some(_) => (&self.journal.ending, "`finally`", ENDING_ATTEMPTS_MAX, ENDING_RESULT_BYTES_MAX),
+        };
+        if usage.bytes > bytes_max {
+            let message = format!("the results of {what} have more than {} MiB", bytes_max >> 20);
+            return Some(StepError::new("limit", message));
+        }
+        (usage.count.saturating_add(further) > count_max)
+            .then(|| StepError::new("limit", format!("{what} has more than {count_max} attempts of steps")))
+    }
+
     fn fail_run(&mut self, error: StepError) {
         self.begin_ending(RunEnd::Failed, Some(error), None, true);
     }
@@ -178,10 +192,11 @@ impl<'d> Planner<'d> {
         self.push(Command::BeginEnding(ending));
     }
 
-    /// Returns whether nothing new starts: the run is paused, a step has stopped it, or its expressions have used up the
-    /// budget of the plan. The end of a run goes on in any case.
+    /// Returns whether nothing new starts: the run is paused, a step has stopped it, or it has used up a limit. Only limits
+    /// of its own hold back the end of a run.
     fn is_held(&self) -> bool {
-        self.ending.is_none() && (self.run.paused || self.has_stopped || self.budget.is_spent())
+        let is_held = self.run.paused || self.has_stopped || self.budget.is_spent();
+        (self.ending.is_none() && is_held) || self.excess(0).is_some()
     }
 
     fn wake_at(&mut self, at: i64) {

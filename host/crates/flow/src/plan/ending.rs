@@ -24,6 +24,12 @@ impl<'d> Planner<'d> {
         if is_stopping || (ending.undo && self.undo_next()) {
             return;
         }
+        if let Some(error) = self.excess(0) {
+            if !self.stop(&definition.finally, &Frame::root(false)) {
+                self.end_run(&ending, Some(error));
+            }
+            return;
+        }
         match self.list(&definition.finally, &Frame::root(false)) {
             ListState::Open => {}
             ListState::Done => self.end_run(&ending, None),

@@ -1,6 +1,6 @@
 //! The rows of a run by step, with the outcomes of the commands of this plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -8,23 +8,47 @@ use serde_json::Value;
 use super::types::{Block, Command, Effect, History, StepError, StepKey, StepRow, StepStatus};
 use crate::expr::json_bytes;
 
-/// The rows of a run.
+/// The number of attempts, and the size of their results.
 #[derive(Default)]
-pub(super) struct Journal {
-    rows: BTreeMap<StepKey, Vec<StepRow>>,
+pub(super) struct Usage {
     pub(super) count: usize,
     pub(super) bytes: u64,
 }
 
+/// The rows of a run.
+#[derive(Default)]
+pub(super) struct Journal {
+    rows: BTreeMap<StepKey, Vec<StepRow>>,
+    run_attempt: u32,
+    /// The steps of `finally`.
+    finally: HashSet<String>,
+    /// What the steps have used, with the calls that undo them.
+    pub(super) steps: Usage,
+    /// What `finally` has used in this attempt of the run.
+    pub(super) ending: Usage,
+}
+
 impl Journal {
-    pub(super) fn of(history: &History) -> Journal {
-        let mut journal = Journal::default();
+    pub(super) fn of(history: &History, finally: &HashSet<&str>) -> Journal {
+        let finally = finally.iter().map(|id| (*id).to_owned()).collect();
+        let mut journal = Journal { run_attempt: history.run.attempt, finally, ..Journal::default() };
         for row in &history.rows {
-            journal.count += 1;
-            journal.bytes = journal.bytes.saturating_add(row.data_bytes);
+            journal.count(&row.key, row.run_attempt, 1, row.data_bytes);
             journal.rows.entry(row.key.clone()).or_default().push(row.clone());
         }
         journal
+    }
+
+    fn count(&mut self, key: &StepKey, run_attempt: u32, count: usize, bytes: u64) {
+        let usage = if !self.finally.contains(&key.step) {
+            &mut self.steps
+        } else if run_attempt == self.run_attempt {
+            &mut self.ending
+        } else {
+            return;
+        };
+        usage.count += count;
+        usage.bytes = usage.bytes.saturating_add(bytes);
     }
 
     pub(super) fn all(&self, key: &StepKey) -> &[StepRow] {
@@ -75,23 +99,24 @@ impl Journal {
             | Command::Wait { key, attempt, .. } => {
                 let mut row = new_row(key, run_attempt, *attempt, now);
                 fill(&mut row, command);
-                self.count += 1;
+                self.count(key, run_attempt, 1, 0);
                 self.rows.entry(key.clone()).or_default().push(row);
             }
             Command::Finish { key, attempt, .. } => {
                 let rows = self.rows.entry(key.clone()).or_default();
                 let found = rows.iter_mut().find(|row| row.run_attempt == run_attempt && row.attempt == *attempt);
+                let is_new = found.is_none();
                 let row = match found {
                     Some(row) => row,
                     None => {
-                        self.count += 1;
                         rows.push(new_row(key, run_attempt, *attempt, now));
                         let last = rows.len() - 1;
                         &mut rows[last]
                     }
                 };
                 finish(row, command, now);
-                self.bytes = self.bytes.saturating_add(row.data_bytes);
+                let bytes = row.data_bytes;
+                self.count(key, run_attempt, usize::from(is_new), bytes);
             }
             Command::Cancel { key, attempt, .. } | Command::Ask { key, attempt } => {
                 let rows = self.rows.entry(key.clone()).or_default();

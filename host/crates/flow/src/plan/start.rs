@@ -6,9 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::Planner;
 use super::frame::Frame;
-use super::types::{
-    ApprovalTarget, Awaited, Block, Command, InstructionPart, RUN_ATTEMPTS_MAX, StepError, StepKey, StepStatus, Work,
-};
+use super::types::{ApprovalTarget, Awaited, Block, Command, InstructionPart, StepError, StepKey, StepStatus, Work};
 use crate::expr::{Piece, Template, time_ms};
 use crate::model::{AgentUse, Approve, Branch, EACH_ITEMS_MAX, Step, StepKind, ToolUse, Wait};
 
@@ -16,9 +14,8 @@ impl<'d> Planner<'d> {
     /// Begins an attempt. A step whose expressions fail, fails.
     pub(super) fn attempt(&mut self, step: &'d Step, frame: &Frame, attempt: u32, same_request: bool) {
         let key = frame.key(&step.id);
-        if self.ending.is_none() && self.journal.count >= RUN_ATTEMPTS_MAX {
-            let error = format!("the run has more than {RUN_ATTEMPTS_MAX} attempts of steps");
-            return self.fail(&key, attempt, StepError::new("limit", error));
+        if let Some(error) = self.excess(1) {
+            return self.fail(&key, attempt, error);
         }
         match self.command(step, frame, &key, attempt, same_request) {
             Ok(command) => {

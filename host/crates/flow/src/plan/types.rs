@@ -12,6 +12,11 @@ pub const RUN_ATTEMPTS_MAX: usize = 10_000;
 pub const STEP_RESULT_BYTES_MAX: u64 = 1024 * 1024;
 /// Maximum size of all results of a run in bytes of JSON.
 pub const RUN_RESULT_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Maximum number of attempts of the steps of `finally`, in each attempt of the run: a list of a thousand items with a block
+/// and a step. What a run has used up must not prevent its end.
+pub const ENDING_ATTEMPTS_MAX: usize = 2_000;
+/// Maximum size of the results of `finally` in bytes of JSON: a quarter of what the steps may have.
+pub const ENDING_RESULT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// How long stopping, undoing and `finally` may take together.
 pub const ENDING_MS_MAX: i64 = 3_600_000;
 /// Maximum length of the message of an error in characters. A workflow can make it of data.

@@ -281,3 +281,49 @@ fn the_limits_of_a_run_are_reached() {
     }
     assert_eq!(run.plan(), ["failed a limit", "ending failed", "end failed limit"]);
 }
+
+#[test]
+fn one_plan_keeps_to_the_attempts_of_a_run() {
+    let steps = "- { id: a, each: '${{ input.many }}', steps: [{ id: b, each: '${{ input.many }}', steps: [{ id: c, emit: x, when: 'false' }] }] }";
+    let mut run = World::with(steps);
+    run.history.run.input = json!({"many": vec![1; 1_000]}).into();
+    let commands = plan(&run.definition, &run.history, run.now);
+    assert!((RUN_ATTEMPTS_MAX..RUN_ATTEMPTS_MAX + 50).contains(&commands.len()), "{} commands", commands.len());
+    assert_eq!(commands.last().and_then(short).unwrap(), "end failed limit");
+}
+
+#[test]
+fn finally_has_limits_of_its_own() {
+    let start = || {
+        let mut run = World::with(
+            "- { id: a, tool: t }\nfinally: [{ id: f, emit: x }, { id: g, emit: x, on_error: continue }, { id: h, emit: x, on_error: continue }]",
+        );
+        run.plan();
+        assert_eq!(run.ok("a", json!(1)), ["ending completed", "start f"]);
+        run
+    };
+    let fill = |run: &mut World, step: &str, count: usize| {
+        let run_attempt = run.history.run.attempt;
+        let row = StepRow { key: key(step), run_attempt, status: StepStatus::Succeeded, ..StepRow::default() };
+        run.history.rows.extend(vec![row; count]);
+    };
+    // What the steps have used does not count.
+    let mut run = start();
+    fill(&mut run, "z", RUN_ATTEMPTS_MAX);
+    run.row("a").data_bytes = RUN_RESULT_BYTES_MAX;
+    assert_eq!(run.ok("f", json!(1)), ["start g"]);
+    let mut run = start();
+    fill(&mut run, "f", ENDING_ATTEMPTS_MAX - 1);
+    assert_eq!(run.ok("f", json!(1)), ["failed g limit", "end failed limit"]);
+    let mut run = start();
+    run.ok("f", json!(1));
+    run.row("f").data_bytes = ENDING_RESULT_BYTES_MAX + 1;
+    assert_eq!(run.plan(), ["cancel g"]);
+    assert_eq!(run.stopped("g"), ["end failed limit"]);
+    // Neither does what `finally` has used in an earlier attempt of the run.
+    run.history.run.ending.as_mut().unwrap().status = RunEnd::Failed;
+    fill(&mut run, "f", RUN_ATTEMPTS_MAX);
+    run.retry();
+    assert_eq!(run.plan(), ["ending completed", "start f"]);
+    assert_eq!(run.ok("f", json!(1)), ["start g"]);
+}
