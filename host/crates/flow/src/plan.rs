@@ -148,7 +148,8 @@ impl<'d> Planner<'d> {
                     // A `stop` step can be the last one.
                     _ if self.stopped_by().is_some() => self.changed = true,
                     Ok(output) => self.begin_ending(RunEnd::Completed, None, output, false),
-                    Err(error) => self.fail_run(error),
+                    // All steps have succeeded, and only the output of the definition is wrong.
+                    Err(error) => self.begin_ending(RunEnd::Failed, Some(error), None, false),
                 }
             }
         }

@@ -44,6 +44,16 @@ fn a_completed_run_undoes_nothing() {
 }
 
 #[test]
+fn a_run_whose_output_fails_undoes_nothing() {
+    let steps =
+        "- { id: a, tool: t, undo: { tool: u } }\nfinally: [{ id: f, emit: x }]\noutput: '${{ steps.a.data.x }}'";
+    let mut run = World::with(steps);
+    run.plan();
+    assert_eq!(run.ok("a", json!({})), ["ending failed", "start f"]);
+    assert_eq!(run.ok("f", json!(1)), ["end failed expression"]);
+}
+
+#[test]
 fn a_cancelled_run_undoes_if_asked() {
     for (undo, next) in [(false, "start f"), (true, "start -c.1")] {
         let mut run = before_the_end();
