@@ -7,7 +7,7 @@ use super::steps::{self, DAYS_MAX};
 use super::{is_workflow_name, schema};
 use crate::expr::Template;
 use crate::fault::At;
-use crate::model::{AgentUse, Approve, Branch, Each, OnError, StepKind, ToolUse, Wait};
+use crate::model::{AgentUse, Approve, Branch, EACH_ITEMS_MAX, Each, OnError, StepKind, ToolUse, Wait};
 use crate::node::Node;
 
 const EACH_CONCURRENCY_MAX: u32 = 16;
@@ -156,6 +156,15 @@ fn each(parsing: &mut Parsing, fields: &mut Fields<'_>, at: At<'_>, depth: usize
     if !matches!(list, Some(Template::Expression(_) | Template::List(_) | Template::Literal(Value::Array(_))) | None) {
         let fault = node.spot(At::Key(&at, "each")).fault("expected a list, or an expression that gives one");
         parsing.fault(fault.hint("write `${{ … }}` without text around it"));
+    }
+    let items = match &list {
+        Some(Template::Literal(Value::Array(items))) => items.len(),
+        Some(Template::List(items)) => items.len(),
+        _ => 0,
+    };
+    if items > EACH_ITEMS_MAX {
+        let message = format!("a list of `each` has at most {EACH_ITEMS_MAX} items, found {items}");
+        parsing.fault(node.spot(At::Key(&at, "each")).fault(message));
     }
     let concurrency = fields.optional("concurrency");
     let concurrency =

@@ -325,3 +325,14 @@ fn warnings_do_not_refuse() {
     }
     assert_eq!(warnings("- { id: a, tool: t, params: { password: '${{ input.p }}', key: short, sk-a: b } }", None), []);
 }
+
+#[test]
+fn a_list_of_each_has_a_thousand_items() {
+    for item in ["1", "'${{ input.x }}'"] {
+        let text = |count: usize| {
+            with(&format!("- {{ id: a, each: [{}], steps: [{{ id: b, tool: t }}] }}", vec![item; count].join(", ")))
+        };
+        check(&text(1_000), None).unwrap();
+        assert_eq!(faults(&text(1_001)), ["4:18: /steps/0/each: a list of `each` has at most 1000 items, found 1001"]);
+    }
+}
