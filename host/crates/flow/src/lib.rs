@@ -8,6 +8,8 @@
 mod called;
 mod expr;
 mod fault;
+#[cfg(test)]
+mod measure;
 mod model;
 mod node;
 mod parse;

@@ -1,6 +1,7 @@
 //! Order, blocks, repetition, waits.
 
 use super::*;
+use crate::measure::processor_time;
 
 #[test]
 fn steps_run_one_after_the_other() {
@@ -145,9 +146,10 @@ fn a_plan_whose_expressions_take_too_long_fails_the_run() {
     let input = json!({"many": vec![7; 900], "page": page("a"), "other": page("b")});
     run.history.run.input = input.into();
     run.plan();
-    let started = std::time::Instant::now();
+    let started = processor_time();
     let commands = run.ok("u", json!(1));
-    assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
+    let time = processor_time() - started;
+    assert!(time.as_secs() < 60, "{time:?}");
     assert_eq!(commands[0], "open a");
     // The undo has a budget of its own.
     assert_eq!(commands[commands.len() - 2..], ["ending failed", "start -u"]);
