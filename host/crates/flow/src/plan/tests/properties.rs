@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
 use super::*;
-use crate::model::{OnError, Step};
+use crate::model::{OnError, Step, StepKind};
 
 /// Writes a list of random steps.
 struct Writer<'r> {
@@ -53,7 +53,9 @@ impl Writer<'_> {
             4 => "wait: { event: custom.x }, timeout: 30s".to_owned(),
             5 => "approve: { text: x, expires: 1m }".to_owned(),
             6 => "emit: x".to_owned(),
-            7 if self.may_stop && (self.next)(3) == 0 => "stop: completed".to_owned(),
+            7 if self.may_stop && (self.next)(3) == 0 => {
+                ["stop: completed", "stop: failed"][(self.next)(2) as usize].to_owned()
+            }
             7 | 8 => "agent: { instruction: x }".to_owned(),
             9 => format!("parallel: {{ x: {}, y: {} }}", self.list(depth + 1), self.list(depth + 1)),
             10 => format!(
@@ -74,6 +76,12 @@ fn check_starts(world: &World, commands: &[Command]) {
     let mut begun: BTreeSet<(StepKey, u32, u32)> =
         world.history.rows.iter().map(|row| (row.key.clone(), row.run_attempt, row.attempt)).collect();
     let mut history = world.history.clone();
+    let finally = world.definition.finally_ids();
+    let stops = ids(&world.definition, |kind| matches!(kind, StepKind::Stop { .. }));
+    let has_stopped = |row: &StepRow| {
+        let is_now = row.run_attempt == world.history.run.attempt && row.status == StepStatus::Succeeded;
+        is_now && stops.contains(row.key.step.as_str())
+    };
     for command in commands {
         if let Command::Start { key, attempt, .. }
         | Command::Open { key, attempt, .. }
@@ -83,10 +91,45 @@ fn check_starts(world: &World, commands: &[Command]) {
             assert!(fresh, "{key} attempt {attempt} begins twice");
             if !key.undo {
                 check_needs(&world.definition, &history, key);
+                let is_end = finally.contains(key.step.as_str());
+                assert!(is_end || !history.rows.iter().any(has_stopped), "{key} begins after a stop");
             }
         }
         history.apply(command, world.now);
     }
+    check_concurrency(&world.definition, &history);
+}
+
+/// The ids of the steps for which `is` holds.
+fn ids(definition: &Definition, is: impl Fn(&StepKind) -> bool) -> BTreeSet<&str> {
+    let mut ids = BTreeSet::new();
+    definition.walk(&mut |step| {
+        if is(&step.kind) {
+            ids.insert(step.id.as_str());
+        }
+    });
+    ids
+}
+
+/// No list of `each` has more active items than it allows.
+fn check_concurrency(definition: &Definition, history: &History) {
+    let active: Vec<&StepRow> = history.rows.iter().filter(|row| row.status.is_active()).collect();
+    definition.walk(&mut |block| {
+        let StepKind::Each(each) = &block.kind else { return };
+        let mut inside = BTreeSet::new();
+        each.steps.iter().for_each(|step| {
+            step.walk(&mut |step| {
+                inside.insert(step.id.as_str());
+            });
+        });
+        for open in active.iter().filter(|row| row.key.step == block.id) {
+            let start = if open.key.item.is_empty() { String::new() } else { format!("{}.", open.key.item) };
+            let here = active.iter().filter(|row| inside.contains(row.key.step.as_str()) && !row.key.undo);
+            let items: BTreeSet<&str> =
+                here.filter_map(|row| row.key.item.strip_prefix(&start)?.split('.').next()).collect();
+            assert!(items.len() <= each.concurrency as usize, "{} has the items {items:?}", open.key);
+        }
+    });
 }
 
 /// Each need of a step has ended well, was skipped, or failed with `on_error: continue`.
@@ -99,6 +142,17 @@ fn check_needs(definition: &Definition, history: &History, key: &StepKey) {
         let needed = list.iter().find(|step| step.id == *need).unwrap();
         let of_need = StepKey { step: need.clone(), ..key.clone() };
         let row = history.rows.iter().rfind(|row| row.key == of_need).unwrap_or_else(|| panic!("{key} needs {need}"));
+        let is_kept = row.run_attempt < history.run.attempt;
+        assert!(!is_kept || row.status == StepStatus::Succeeded, "{key} began although {need} was not kept");
+        // Neither a `stop` nor a decision is kept, inside a block either.
+        needed.walk(&mut |inner| {
+            let is_kept = is_kept && matches!(inner.kind, StepKind::Stop { .. } | StepKind::Approve(_));
+            let has_run = |other: &StepRow| {
+                let is_it = other.key.step == inner.id && other.run_attempt == row.run_attempt;
+                is_it && other.status == StepStatus::Succeeded && other.key.item.starts_with(&key.item)
+            };
+            assert!(!(is_kept && history.rows.iter().any(has_run)), "{key} began, but {} was kept", inner.id);
+        });
         let is_met = match row.status {
             StepStatus::Succeeded | StepStatus::Skipped | StepStatus::Undone => true,
             StepStatus::Failed | StepStatus::Cancelled | StepStatus::Uncertain => needed.on_error == OnError::Continue,
@@ -108,7 +162,10 @@ fn check_needs(definition: &Definition, history: &History, key: &StepKey) {
     }
 }
 
-/// Runs a random definition to its end.
+/// How often a run that failed or was cancelled is begun at most.
+const RUN_ATTEMPTS: u32 = 3;
+
+/// Runs a random definition to its end, and again if it failed.
 fn simulate(choices: &[u32]) -> Result<(), TestCaseError> {
     let mut at = 0;
     let mut next = |most: u32| {
@@ -141,7 +198,12 @@ fn simulate(choices: &[u32]) -> Result<(), TestCaseError> {
                 world.history.rows.iter().all(|row| !row.status.is_active()),
                 "something goes on after the end"
             );
-            return Ok(());
+            let is_completed = matches!(commands.last(), Some(Command::EndRun { status: RunEnd::Completed, .. }));
+            if is_completed || world.history.run.attempt == RUN_ATTEMPTS || next(3) > 0 {
+                return Ok(());
+            }
+            world.retry();
+            continue;
         }
         answer(&mut world, &commands, &mut next);
     }
@@ -157,7 +219,8 @@ fn answer(world: &mut World, commands: &[Command], next: &mut dyn FnMut(u32) -> 
     let attempt = world.history.run.attempt;
     let is_open = |row: &&StepRow| row.run_attempt == attempt && row.status.is_active() && row.block.is_none();
     let open: Vec<StepKey> = world.history.rows.iter().filter(is_open).map(|row| row.key.clone()).collect();
-    let asked = |row: &&StepRow| row.asked && row.status == StepStatus::Uncertain && !row.repeat;
+    let asked =
+        |row: &&StepRow| row.run_attempt == attempt && row.asked && row.status == StepStatus::Uncertain && !row.repeat;
     let asked = world.history.rows.iter().find(asked).map(|row| row.key.clone());
     if let (Some(key), true) = (asked, next(3) == 0) {
         let row = world.history.rows.iter_mut().rfind(|row| row.key == key).unwrap();
