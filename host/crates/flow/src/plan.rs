@@ -9,6 +9,7 @@ mod start;
 pub(crate) mod types;
 mod walk;
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
@@ -19,7 +20,7 @@ use frame::Frame;
 use journal::Journal;
 use types::{
     Command, ENDING_ATTEMPTS_MAX, ENDING_RESULT_BYTES_MAX, Ending, History, RUN_ATTEMPTS_MAX, RUN_RESULT_BYTES_MAX,
-    RunEnd, RunState, StepError,
+    RunEnd, RunState, StepError, StepKey,
 };
 use walk::ListState;
 
@@ -56,6 +57,8 @@ struct Planner<'d> {
     has_ended: bool,
     /// Whether a `stop` has run in this plan.
     has_stopped: bool,
+    /// Whether blocks keep their results of earlier attempts of the run.
+    kept: RefCell<HashMap<StepKey, bool>>,
     /// In how many lists of `each` a step stands.
     depths: HashMap<&'d str, usize>,
     steps: HashMap<&'d str, &'d Step>,
@@ -82,6 +85,7 @@ impl<'d> Planner<'d> {
             changed: false,
             has_ended: false,
             has_stopped: false,
+            kept: RefCell::default(),
             depths: HashMap::new(),
             steps: HashMap::new(),
             finally,
@@ -156,7 +160,7 @@ impl<'d> Planner<'d> {
     }
 
     /// Ends the run as a `stop` step says.
-    fn stop_run(&mut self, key: &types::StepKey, stop: &serde_json::Map<String, Value>) {
+    fn stop_run(&mut self, key: &StepKey, stop: &serde_json::Map<String, Value>) {
         let output = stop.get("output").filter(|output| !output.is_null()).cloned();
         if stop.get("status").and_then(Value::as_str) == Some("completed") {
             return self.begin_ending(RunEnd::Completed, None, output, false);

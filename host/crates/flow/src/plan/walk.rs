@@ -97,8 +97,22 @@ impl<'d> Planner<'d> {
     /// attempt of the run. A `stop` or a decision is not kept, nor is a block with one or with a step that was undone.
     pub(super) fn current_at(&self, step: &Step, key: &StepKey, reuse: bool) -> Option<&StepRow> {
         let row = self.journal.current(key, self.run.attempt, reuse)?;
-        let is_kept = row.run_attempt == self.run.attempt || !(runs_anew(step) || self.runs_anew_inside(step, row));
+        let is_kept = row.run_attempt == self.run.attempt || self.is_kept(step, row);
         is_kept.then_some(row)
+    }
+
+    /// Returns whether a result of an earlier attempt of the run is kept. Commands do not change this, so a plan looks into
+    /// each block once.
+    fn is_kept(&self, step: &Step, row: &StepRow) -> bool {
+        if runs_anew(step) || step.inner().is_empty() {
+            return !runs_anew(step);
+        }
+        if let Some(is_kept) = self.kept.borrow().get(&row.key) {
+            return *is_kept;
+        }
+        let is_kept = !self.runs_anew_inside(step, row);
+        self.kept.borrow_mut().insert(row.key.clone(), is_kept);
+        is_kept
     }
 
     /// Returns whether something inside a block, which succeeded in an earlier attempt of the run, must run again.
