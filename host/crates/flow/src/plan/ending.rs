@@ -86,7 +86,8 @@ impl<'d> Planner<'d> {
     /// The steps that succeeded and have `undo`, the newest first.
     fn undoable(&self) -> Vec<(StepRow, &'d ToolUse)> {
         let mut found: Vec<(StepRow, &'d ToolUse)> = Vec::new();
-        for row in self.journal.iter().filter(|row| !row.key.undo) {
+        let is_step = |row: &&StepRow| !row.key.undo && !self.finally.contains(row.key.step.as_str());
+        for row in self.journal.iter().filter(is_step) {
             let Some(undo) = self.steps.get(row.key.step.as_str()).and_then(|step| step.undo.as_ref()) else {
                 continue;
             };

@@ -44,6 +44,16 @@ fn a_completed_run_undoes_nothing() {
 }
 
 #[test]
+fn finally_is_not_undone() {
+    let mut run =
+        World::with("- { id: a, tool: t }\nfinally: [{ id: f, tool: t, undo: { tool: u } }, { id: g, tool: t }]");
+    run.plan();
+    assert_eq!(run.fail("a", "upstream"), ["ending failed", "start f"]);
+    assert_eq!(run.ok("f", json!(1)), ["start g"]);
+    assert_eq!(run.ok("g", json!(1)), ["end failed upstream"]);
+}
+
+#[test]
 fn a_run_whose_output_fails_undoes_nothing() {
     let steps =
         "- { id: a, tool: t, undo: { tool: u } }\nfinally: [{ id: f, emit: x }]\noutput: '${{ steps.a.data.x }}'";
