@@ -6,7 +6,9 @@ use serde_json::Value;
 
 use super::Planner;
 use super::frame::Frame;
-use super::types::{Block, Command, ENDING_MS_MAX, Ending, RunEnd, StepError, StepKey, StepRow, StepStatus};
+use super::types::{
+    Block, Command, ENDING_MS_MAX, ENDING_STOP_MS_MAX, Ending, RunEnd, StepError, StepKey, StepRow, StepStatus,
+};
 use super::walk::ListState;
 use crate::model::ToolUse;
 
@@ -39,10 +41,8 @@ impl<'d> Planner<'d> {
 
     /// Ends the attempts that did not stop in time. Nobody knows whether they have their effect.
     fn leave(&mut self) {
-        let is_open = |row: &&StepRow| {
-            let is_step = !row.key.undo && !self.finally.contains(row.key.step.as_str());
-            is_step && row.run_attempt == self.run.attempt && row.status.is_active() && row.block.is_none()
-        };
+        let is_open =
+            |row: &&StepRow| row.run_attempt == self.run.attempt && row.status.is_active() && row.block.is_none();
         for row in self.journal.iter().filter(is_open).cloned().collect::<Vec<_>>() {
             let error = StepError::new("timeout", "the step did not stop in time");
             self.finish(&row.key, row.attempt, StepStatus::Uncertain, Value::Null, Some(error));
@@ -60,7 +60,13 @@ impl<'d> Planner<'d> {
                 self.push(Command::Cancel { key: row.key, attempt: row.attempt, timed_out: true });
             }
         }
-        if !is_active {
+        if is_active {
+            let end = ending.since.saturating_add(ENDING_MS_MAX + ENDING_STOP_MS_MAX);
+            if end <= self.now {
+                return self.leave();
+            }
+            self.wake_at(end);
+        } else {
             let error = StepError::new("timeout", "undoing and `finally` did not end in time");
             self.end_run(ending, Some(error));
         }

@@ -19,6 +19,9 @@ pub const ENDING_ATTEMPTS_MAX: usize = 2_000;
 pub const ENDING_RESULT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// How long stopping, undoing and `finally` may take together.
 pub const ENDING_MS_MAX: i64 = 3_600_000;
+/// How long the calls of undoing and `finally` may take to stop after that. A call that is cancelled stops within seconds,
+/// unless the host restarts meanwhile.
+pub const ENDING_STOP_MS_MAX: i64 = 300_000;
 /// Maximum length of the message of an error in characters. A workflow can make it of data.
 const ERROR_CHARS_MAX: usize = 1_000;
 

@@ -118,6 +118,10 @@ fn a_run_and_its_end_have_a_time() {
     assert_eq!(run.stopped("d"), ["start -c.1"]);
     run.now += ENDING_MS_MAX;
     assert_eq!(run.plan(), ["cancel -c.1 timeout"]);
+    let mut silent = World { definition: run.definition.clone(), history: run.history.clone(), now: run.now };
+    assert_eq!(silent.last(), Command::SetTimer { at: 86_400_000 + ENDING_MS_MAX + ENDING_STOP_MS_MAX });
+    silent.now += ENDING_STOP_MS_MAX;
+    assert_eq!(silent.plan(), ["uncertain -c.1 timeout", "end failed timeout undo_failed=c.1,c.0,a"]);
     assert_eq!(run.fail("-c.1", "timeout"), ["end failed timeout undo_failed=c.1,c.0,a"]);
 }
 
