@@ -40,10 +40,12 @@ impl Journal {
     }
 
     fn count(&mut self, key: &StepKey, run_attempt: u32, count: usize, bytes: u64) {
-        let usage = match self.finally.contains(&key.step) {
-            true if run_attempt < self.run_attempt => return,
-            true => &mut self.ending,
-            false => &mut self.steps,
+        let usage = if !self.finally.contains(&key.step) {
+            &mut self.steps
+        } else if run_attempt == self.run_attempt {
+            &mut self.ending
+        } else {
+            return;
         };
         usage.count += count;
         usage.bytes = usage.bytes.saturating_add(bytes);
