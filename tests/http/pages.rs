@@ -17,6 +17,7 @@ use crate::workflows::{definition, definition_with};
 use crate::world::{World, eventually, text};
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "the table has a line for each list")]
 async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     let server = Server::prepare(&["test-echo", "test-loop", "test-trap"])?;
     std::fs::write(server.home().join("index.json"), index(&["first", "second", "third"])?)?;

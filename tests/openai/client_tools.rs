@@ -42,7 +42,7 @@ fn chat() -> Value {
 }
 
 /// Returns a request for a response with the tool of the client.
-fn response(input: Value) -> Value {
+fn response(input: &Value) -> Value {
     let mut tool = function(WEATHER);
     tool["type"] = json!("function");
     json!({ "model": "tester", "input": input, "tools": [tool] })
@@ -180,7 +180,7 @@ async fn a_streamed_chat_gets_its_calls_at_the_end() -> Result<()> {
 async fn a_response_gets_its_calls_and_continues_the_round() -> Result<()> {
     let tasks = open().await?;
     tasks.llm.prepare([asks(), LlmReply::says(&["It rains."])]);
-    let (status, first) = tasks.api().post(RESPONSES, &response(json!("How is the weather?"))).await?;
+    let (status, first) = tasks.api().post(RESPONSES, &response(&json!("How is the weather?"))).await?;
     assert_eq!(
         (status, &first["status"], &first["tools"][0]["name"]),
         (200, &json!("completed"), &json!(WEATHER)),
@@ -195,7 +195,7 @@ async fn a_response_gets_its_calls_and_continues_the_round() -> Result<()> {
         .map(|call| json!({ "type": "function_call_output", "call_id": call["call_id"], "output": rain(call) }))
         .collect();
 
-    let mut body = response(json!(outputs));
+    let mut body = response(&json!(outputs));
     body["previous_response_id"] = first["id"].clone();
     let (status, second) = tasks.api().post(RESPONSES, &body).await?;
     assert_eq!((status, &second["output"][0]["content"][0]["text"]), (200, &json!("It rains.")), "{second}");
@@ -209,13 +209,13 @@ async fn a_response_gets_its_calls_and_continues_the_round() -> Result<()> {
     // Items and references lead to the same round. The server does not know where items have been.
     let user = json!({ "role": "user", "content": "How is the weather?" });
     let reference = |item: &Value| json!({ "type": "item_reference", "id": item["id"] });
-    let items = [&[user.clone()], &output[..], &outputs[..]].concat();
+    let items = [std::slice::from_ref(&user), &output[..], &outputs[..]].concat();
     let references = [vec![user.clone()], output.iter().map(reference).collect(), outputs.clone()].concat();
     let mixed = [&[user, reference(&output[0])], &output[1..], &outputs[..]].concat();
     let all = json!(["*"]);
     for (request, input, labels) in [(2, items, all.clone()), (3, references, json!(["untrusted"])), (4, mixed, all)] {
         tasks.llm.prepare([LlmReply::says(&["It rains."])]);
-        let (status, answer) = tasks.api().post(RESPONSES, &response(json!(input))).await?;
+        let (status, answer) = tasks.api().post(RESPONSES, &response(&json!(input))).await?;
         assert_eq!(status, 200, "{answer}");
         check_round(&tasks.messages(request)?)?;
         assert_eq!(task_of(&tasks, &answer["id"]).await?["labels"], labels);
@@ -227,7 +227,7 @@ async fn a_response_gets_its_calls_and_continues_the_round() -> Result<()> {
 async fn the_events_of_calls_are_typed_and_numbered() -> Result<()> {
     let tasks = open().await?;
     tasks.llm.prepare([calls(&[(WEATHER, json!({ "city": "Oslo" }))])]);
-    let mut body = response(json!("How is the weather?"));
+    let mut body = response(&json!("How is the weather?"));
     body["stream"] = json!(true);
     let data = events(post(tasks.api(), RESPONSES, &body).send().await?).await?;
     let sent = data.iter().map(|data| serde_json::from_str(data)).collect::<Result<Vec<Value>, _>>()?;
@@ -360,7 +360,7 @@ async fn hostile_tools_are_refused() -> Result<()> {
     }
     // A bot that does not admit tools does not admit one of them, by any route.
     admit(tasks.api(), &tasks.world.bot, false).await?;
-    for (path, body) in [(CHAT, chat()), (RESPONSES, response(json!("Hi")))] {
+    for (path, body) in [(CHAT, chat()), (RESPONSES, response(&json!("Hi")))] {
         let (status, refused) = tasks.api().post(path, &body).await?;
         assert_eq!((status, &refused["error"]["param"]), (400, &json!("tools")), "{refused}");
     }
@@ -454,8 +454,8 @@ async fn calls_without_results_are_refused() -> Result<()> {
     let (status, refused) = tasks.api().post(CHAT, &body).await?;
     assert_eq!((status, &refused["error"]["param"]), (400, &json!("messages")), "{refused}");
     tasks.llm.prepare([asks()]);
-    let (_, first) = tasks.api().post(RESPONSES, &response(json!("Hi"))).await?;
-    let mut body = response(json!("Never mind."));
+    let (_, first) = tasks.api().post(RESPONSES, &response(&json!("Hi"))).await?;
+    let mut body = response(&json!("Never mind."));
     body["previous_response_id"] = first["id"].clone();
     let (status, refused) = tasks.api().post(RESPONSES, &body).await?;
     assert_eq!((status, &refused["error"]["param"]), (400, &json!("messages")), "{refused}");

@@ -151,7 +151,7 @@ async fn the_snippets_of_the_guide_run(#[case] language: OpenAiClients) -> Resul
     ensure!(snippets.len() >= 2, "docs/openai.md has no snippets");
     for snippet in snippets {
         let snippet = snippet
-            .replace("http://127.0.0.1:8080", &url)
+            .replace("http://127.0.0.1:8080", url)
             .replace("mk_…", clients.tasks.api().key())
             .replace("triage", "tester");
         let output = clients.output(language.snippet(&snippet)?).await.context(snippet)?;

@@ -113,10 +113,7 @@ fn definitions() -> Vec<(&'static str, String)> {
                 "workflow: w\nbot: b\ninput: {{ $ref: '#/$defs/a', $defs: {{ a: {{ anyOf: [{inner}, {inner}] }} }} }}\nsteps: [1]\n"
             )
         }),
-        (
-            "a schema of patterns",
-            format!("workflow: w\nbot: b\ninput: {{ pattern: '(a{{1000}}){{1000}}' }}\nsteps: [1]\n"),
-        ),
+        ("a schema of patterns", "workflow: w\nbot: b\ninput: { pattern: '(a{1000}){1000}' }\nsteps: [1]\n".to_owned()),
         ("a schema of many patterns", {
             let all: String = (0..3_000).map(|at| format!("p{at}: {{ pattern: '[a-z]{{50}}{at}' }}, ")).collect();
             format!("workflow: w\nbot: b\ninput: {{ properties: {{ {all} }} }}\nsteps: [1]\n")
