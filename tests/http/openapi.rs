@@ -12,7 +12,7 @@ const COMMITTED: &str = include_str!("../../host/openapi.json");
 
 /// Routes that need no key: the probes, the first page, and the OAuth pages. A browser opens these pages and has no
 /// key.
-const OPEN: [&str; 9] = [
+const OPEN: [&str; 10] = [
     "/",
     "/healthz",
     "/readyz",
@@ -21,6 +21,7 @@ const OPEN: [&str; 9] = [
     "/oauth/connect/callback",
     "/api/oauth/callback",
     "/oauth/client.json",
+    "/hooks/{id}",
     "/.well-known/oauth-protected-resource/mcp/{id}",
 ];
 
