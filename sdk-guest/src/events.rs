@@ -85,7 +85,7 @@ pub fn subscribe(pattern: &str, instruction: &str) -> Result<String, Failure> {
     Ok(host::subscribe(pattern, instruction)?)
 }
 
-/// Removes a subscription that the plugin has made for the bot. Returns `false` if there is no such subscription.
+/// Removes a subscription that the plugin has made for the bot. Returns `false` if the plugin has not made it.
 ///
 /// # Errors
 /// Returns `denied` if the binding does not permit subscriptions.

@@ -2,20 +2,18 @@
 
 use std::sync::Arc;
 
-use monstrum_agent::schedules::{ScheduleTurns, TasksOfSchedules};
+use monstrum_agent::schedules::ScheduleTurns;
 use monstrum_agent::{LiveTasks, Runner, Tasks};
 use monstrum_core::app::App;
 use monstrum_core::call_types::starts_tasks::StartsTasks;
 use monstrum_engine::{Engine, Local};
 use monstrum_store::NewWake;
-use monstrum_work::{DeliveryTurns, EventTurns, TasksOfDeliveries};
+use monstrum_work::{DeliveryTurns, EventTurns};
 
 /// Lets the engine run the tasks, the schedules, the events and the deliveries of a host. Returns the operations on them.
 pub(super) fn register(app: &Arc<App>, local: &Local) -> Arc<Tasks> {
     let (live, engine) = (Arc::new(LiveTasks::default()), Arc::new(local.clone()) as Arc<dyn Engine>);
-    let runner = Arc::new(Runner::new(Arc::clone(app), Arc::clone(&live)));
-    let runner = Arc::new(TasksOfSchedules::new(runner, Arc::clone(app), Arc::clone(&engine)));
-    local.register(Arc::new(TasksOfDeliveries::new(runner, Arc::clone(app), Arc::clone(&engine))));
+    local.register(Arc::new(Runner::new(Arc::clone(app), Arc::clone(&live))));
     local.register(Arc::new(EventTurns::new(Arc::clone(app), Arc::clone(&engine))));
     local.register(Arc::new(DeliveryTurns::new(Arc::clone(app), Arc::clone(&engine))));
     local.register(Arc::new(ScheduleTurns::new(Arc::clone(app), Arc::clone(&engine))));

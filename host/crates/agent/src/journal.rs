@@ -241,7 +241,7 @@ pub struct StepOutcome {
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepContent {
     Round(Box<RoundContent>),
-    /// A round that was asked for a summary. Its text is no text of the task.
+    /// A round that asked for a summary. Its text does not belong to the answer of the task.
     Summary(Box<RoundContent>),
     Call(Box<CallContent>),
 }

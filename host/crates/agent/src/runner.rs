@@ -301,10 +301,10 @@ impl Runner {
             Err(_) => row.sealed.clone(),
         };
         let end = TaskEnd { task_id: row.id, status, code, ended_at: now, sealed };
-        let after = app.store.end_task(turn.claim(), &end, &event).await?;
+        let ended = app.store.end_task(turn.claim(), &end, &event).await?;
         meters::task_ended(status.as_str(), code_word);
-        app.emitter.signal(&event);
-        Ok(after)
+        app.emitter.signal_wakes(&ended.wakes);
+        Ok(ended.after)
     }
 }
 

@@ -3,7 +3,6 @@
 //! timing.rs computes times, plan.rs decides what a turn does, firing.rs runs the turns, and operations.rs has what people
 //! do with schedules. A schedule has no rights: its tasks have those of their bot, of that moment.
 
-mod ended;
 mod firing;
 mod input;
 mod operations;
@@ -19,7 +18,6 @@ use monstrum_engine::Engine;
 use monstrum_store::{NewWake, ScheduleRow, ScheduledTask, StoreError};
 use monstrum_types::{ScheduleId, UtcMillis, WakeKey, WakeKind, WorkspaceId};
 
-pub use ended::TasksOfSchedules;
 pub use firing::ScheduleTurns;
 pub use record::place;
 

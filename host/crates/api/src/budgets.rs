@@ -119,7 +119,7 @@ pub struct BudgetChange {
     pub was: Option<KnownBudget>,
 }
 
-/// The limits of a budget before a change. An absent limit is no limit.
+/// The limits of a budget before a change. An absent limit means unlimited.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KnownBudget {

@@ -238,7 +238,7 @@ pub enum OnError {
     Continue,
 }
 
-/// What happens if nobody knows whether a call had its effect.
+/// What happens if it is unknown whether a call had its effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnUncertain {
     /// The step fails.

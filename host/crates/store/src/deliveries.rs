@@ -132,10 +132,6 @@ const PAGE: &str = select!(
 const RETRY: &str = "\
     update deliveries set status = 'pending', reason = null, next_at = null, ended_at = null, pending_since = $3 \
     where workspace_id = $1 and id = $2 and status = 'dead'";
-const OLDEST_PENDING_OF_TASK: &str = "\
-    select pending.id as value from deliveries as ended \
-    join deliveries as pending on pending.bot_id = ended.bot_id and pending.status = 'pending' \
-    where ended.task_id = $1 order by pending.id limit 1";
 
 /// Returns the wake of a delivery that is due at `due_at`.
 fn wake_of(workspace_id: WorkspaceId, id: DeliveryId, due_at: UtcMillis) -> NewWake {
@@ -181,17 +177,5 @@ impl Store {
             session.commit().await?;
             Ok(RetriedDelivery::Pending(wake.clone()))
         })
-    }
-
-    /// Returns the wake of the oldest pending delivery to the bot of a task, if a delivery has started the task. The end of
-    /// the task has written it.
-    pub async fn wake_after_task(
-        &self,
-        workspace: WorkspaceId,
-        task: TaskId,
-        now: UtcMillis,
-    ) -> Result<Option<NewWake>, StoreError> {
-        let id: Option<String> = self.db.one(OLDEST_PENDING_OF_TASK, args![task]).await?;
-        Ok(id.and_then(|id| id.parse().ok()).map(|id| wake_of(workspace, id, now)))
     }
 }

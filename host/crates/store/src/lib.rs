@@ -105,8 +105,8 @@ pub use schedules::{
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
 pub use subscriptions::{SubscriptionMaker, SubscriptionRow};
 pub use tasks::{
-    ConversationFilter, DeletedSessions, EndedStep, InsertedTask, NewSession, SessionFilter, SessionRow, TaskEnd,
-    TaskFilter, TaskProgress, TaskRow, TaskState, TaskStatus, TaskStepKind, TaskStepRow, TasksMax,
+    ConversationFilter, DeletedSessions, EndedStep, EndedTask, InsertedTask, NewSession, SessionFilter, SessionRow,
+    TaskEnd, TaskFilter, TaskProgress, TaskRow, TaskState, TaskStatus, TaskStepKind, TaskStepRow, TasksMax,
 };
 pub use trust::TrustRow;
 pub use usage::{

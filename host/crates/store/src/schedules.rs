@@ -135,7 +135,6 @@ const QUEUED: &str = "\
     select planned_at, is_manual, status, fired_at, task_id from schedule_runs \
     where schedule_id = $1 and status = 'queued' order by planned_at limit $2";
 const PAUSED: &str = select!("where workspace_id = $1 and failures >= $2 order by id desc limit $3");
-const OF_TASK: &str = select!("where id = (select schedule_id from schedule_runs where task_id = $1)");
 const FORGET_RUNS: &str = "delete from schedule_runs where fired_at < $1 and status not in ('queued', 'running')";
 
 impl Store {
@@ -256,11 +255,6 @@ impl Store {
         let tasks: Option<i64> = self.db.one(RUNNING, args![id]).await?;
         let queued = self.db.all(QUEUED, args![id, i64::from(limit)]).await?;
         Ok(RunningSchedule { tasks: tasks.unwrap_or(0), queued })
-    }
-
-    /// Returns the schedule that started a task.
-    pub async fn schedule_of_task(&self, task: TaskId) -> Result<Option<ScheduleRow>, StoreError> {
-        self.db.one(OF_TASK, args![task]).await
     }
 
     /// Deletes the ended firings that happened before a time. Returns their number.

@@ -22,7 +22,7 @@ use crate::{EventRow, Listed, Page, Store, StoreError};
 
 pub use deletion::{ConversationFilter, DeletedSessions};
 pub use sessions::{SessionFilter, SessionRow};
-pub use turn::{EndedStep, TaskEnd, TaskProgress};
+pub use turn::{EndedStep, EndedTask, TaskEnd, TaskProgress};
 
 words! {
     /// The status of a task.

@@ -6,9 +6,7 @@
 mod current;
 mod deliveries;
 mod dispatch;
-mod tasks;
 pub mod workflows;
 
 pub use deliveries::DeliveryTurns;
 pub use dispatch::EventTurns;
-pub use tasks::TasksOfDeliveries;

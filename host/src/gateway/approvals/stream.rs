@@ -15,7 +15,7 @@ use monstrum_types::{ApprovalId, UtcMillis};
 use tokio::sync::broadcast::Receiver;
 
 use crate::gateway::http::problem::Problem;
-use crate::gateway::http::streams::{StreamPlace, Streams};
+use crate::gateway::http::streams::{StreamPlace, Streams, last_event_id};
 
 /// The maximum number of concurrent streams. Each stream reads the database once a second.
 const STREAMS_MAX: usize = 256;
@@ -24,7 +24,6 @@ const STREAMS_OF_KEY_MAX: usize = 16;
 static STREAMS: LazyLock<Streams> = LazyLock::new(|| Streams::new(STREAMS_OF_KEY_MAX, STREAMS_MAX));
 /// The maximum number of changes that are read at once.
 const CHANGES_AT_ONCE: u32 = 100;
-const LAST_EVENT_ID: &str = "last-event-id";
 
 /// Returns a stream of the changes after the event that the client has received last, or of all changes from now on. The
 /// stream ends when the key is deleted or rotated, and when the server stops.
@@ -37,12 +36,9 @@ pub(super) async fn events(
     let place = STREAMS.enter(caller.key)?;
     // The subscription precedes the first read, so that no change is missed.
     let changes = app.approvals.subscribe();
-    let after = match headers.get(LAST_EVENT_ID) {
+    let after = match last_event_id(headers)? {
         None => approvals::last_change(&app, &caller).await?,
-        Some(id) => {
-            let id = id.to_str().ok().and_then(|id| id.parse().ok());
-            UtcMillis(id.ok_or_else(|| Problem::invalid_at(LAST_EVENT_ID, "expected the id of an event"))?)
-        }
+        Some(id) => UtcMillis(id),
     };
     let events =
         Events { app, caller, filter, after, changes, queued: VecDeque::new(), has_failed: false, _place: place };

@@ -20,7 +20,7 @@ use crate::gateway::http::events::wants_events;
 use crate::gateway::http::extract::Params;
 use crate::gateway::http::problem::Problem;
 use crate::gateway::http::state::Host;
-use crate::gateway::http::streams::{StreamPlace, Streams};
+use crate::gateway::http::streams::{StreamPlace, Streams, last_event_id};
 
 /// The maximum number of concurrent streams. All of them share one reader of the database.
 const STREAMS_MAX: usize = 64;
@@ -31,7 +31,6 @@ static STREAMS: LazyLock<Streams> = LazyLock::new(|| Streams::new(STREAMS_OF_KEY
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// The time between two checks of the caller's key on a stream without calls.
 const KEY_CHECK: Duration = Duration::from_secs(1);
-const LAST_EVENT_ID: &str = "last-event-id";
 
 /// Streams calls as they end
 ///
@@ -53,12 +52,7 @@ pub(in crate::gateway) async fn follow(
     if !wants_events(&headers) {
         return Err(Problem::invalid_at("accept", "expected text/event-stream"));
     }
-    let cursor = headers.get(LAST_EVENT_ID).map(|id| id.to_str().ok().and_then(|id| id.parse().ok()));
-    let cursor = match cursor {
-        None => None,
-        Some(Some(cursor)) => Some(cursor),
-        Some(None) => return Err(Problem::invalid_at(LAST_EVENT_ID, "expected the id of an event")),
-    };
+    let cursor: Option<FeedCursor> = last_event_id(&headers)?;
     let place = STREAMS.enter(caller.key)?;
     let feed = audit_feed::follow(&app, &caller, filter, cursor.clone()).await?;
     let begin = cursor.unwrap_or_else(|| feed.cursor());

@@ -15,7 +15,7 @@ use tokio::sync::watch::Receiver;
 use tokio::time::timeout;
 
 use crate::gateway::http::problem::Problem;
-use crate::gateway::http::streams::{StreamPlace, Streams};
+use crate::gateway::http::streams::{StreamPlace, Streams, last_event_id};
 
 /// The maximum number of concurrent streams. Each stream reads the database once a second.
 const STREAMS_MAX: usize = 256;
@@ -24,7 +24,6 @@ const STREAMS_OF_KEY_MAX: usize = 16;
 static STREAMS: LazyLock<Streams> = LazyLock::new(|| Streams::new(STREAMS_OF_KEY_MAX, STREAMS_MAX));
 /// The interval at which the database is read. Events that this host dispatches are read at once.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
-const LAST_EVENT_ID: &str = "last-event-id";
 
 /// Returns a stream of the events after the one that the client has received last, or of all events from now on. The stream
 /// ends when the key is deleted or rotated, and when the server stops.
@@ -37,12 +36,9 @@ pub(super) async fn events(
     let place = STREAMS.enter(caller.key)?;
     // The subscription precedes the first read, so that no event is missed.
     let dispatches = app.emitter.dispatches();
-    let after = match headers.get(LAST_EVENT_ID) {
+    let after = match last_event_id(headers)? {
         None => events::last(&app, &caller).await?,
-        Some(id) => {
-            let id = id.to_str().ok().and_then(|id| id.parse().ok());
-            id.ok_or_else(|| Problem::invalid_at(LAST_EVENT_ID, "expected the sequence of an event"))?
-        }
+        Some(sequence) => sequence,
     };
     let queued = VecDeque::new();
     let events = Events { app, caller, input, after, dispatches, queued, has_failed: false, _place: place };

@@ -1,12 +1,24 @@
-//! Limits how many streams of changes are open.
+//! What streams of server-sent events share: limits of open streams, and where a client continues.
 
 use std::collections::HashMap;
+use std::str::FromStr;
 use std::sync::Arc;
 
+use http::HeaderMap;
 use monstrum_types::KeyId;
 use parking_lot::Mutex;
 
 use crate::gateway::http::problem::Problem;
+
+/// The header with the id of the event that a client has received last.
+pub(crate) const LAST_EVENT_ID: &str = "last-event-id";
+
+/// Returns the id of the event that a client has received last, if it continues a stream.
+pub(crate) fn last_event_id<T: FromStr>(headers: &HeaderMap) -> Result<Option<T>, Problem> {
+    let Some(id) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
+    let id = id.to_str().ok().and_then(|id| id.parse().ok());
+    id.map(Some).ok_or_else(|| Problem::invalid_at(LAST_EVENT_ID, "expected the id of an event"))
+}
 
 /// The open streams of one kind. Clones share them.
 #[derive(Clone)]

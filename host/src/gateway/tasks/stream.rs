@@ -20,7 +20,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::gateway::http::events::wants_events;
 use crate::gateway::http::problem::Problem;
 use crate::gateway::http::state::HttpState;
-use crate::gateway::http::streams::{StreamPlace, Streams};
+use crate::gateway::http::streams::{LAST_EVENT_ID, StreamPlace, Streams};
 
 /// The maximum number of concurrent streams. Each stream reads the database once a second.
 const STREAMS_MAX: usize = 1024;
@@ -29,7 +29,6 @@ const STREAMS_OF_KEY_MAX: usize = 256;
 static STREAMS: LazyLock<Streams> = LazyLock::new(|| Streams::new(STREAMS_OF_KEY_MAX, STREAMS_MAX));
 /// The interval of comments in a silent stream, shorter than the time-outs of common proxies.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-const LAST_EVENT_ID: &str = "last-event-id";
 /// The maximum size of a new task as JSON: its instruction, with escapes.
 const STARTED_BYTES_MAX: usize = 8 << 20;
 /// Tells nginx not to hold events back.

@@ -113,7 +113,7 @@ impl Schedules {
         let mut record = self.opened(&before)?;
         let mut row = before.clone();
         let shown_before = shown(&before, record.clone());
-        // A schedule that is switched on or off by a person is no longer paused by its failures.
+        // Enabling or disabling a schedule also ends a pause after failures.
         let is_resumed = change.enabled.is_some();
         let is_new = input::change((&mut row.name, &mut record), before.is_paused(), change, now)?;
         record.started_by(caller.key);

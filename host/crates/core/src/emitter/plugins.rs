@@ -105,7 +105,7 @@ impl Emitter {
         Ok(row.id)
     }
 
-    /// Removes a subscription that the plugin has made for the bot. Returns `false` if there is no such subscription.
+    /// Removes a subscription that the plugin has made for the bot. Returns `false` if the plugin has not made it.
     ///
     /// # Errors
     ///

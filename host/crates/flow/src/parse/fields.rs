@@ -294,7 +294,7 @@ impl<'n> Fields<'n> {
         self.entries.iter().any(|entry| entry.key == key)
     }
 
-    /// Reports the keys that nobody asked for.
+    /// Reports the keys that were not read.
     pub(super) fn end(self, parsing: &mut Parsing, what: &str) {
         for entry in self.entries.iter().filter(|entry| !self.known.contains(&entry.key.as_str())) {
             if parsing.faults.len() >= FAULTS_MAX {

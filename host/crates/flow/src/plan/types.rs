@@ -342,7 +342,7 @@ pub enum Command {
         output: Option<Value>,
         /// Why it failed.
         error: Option<StepError>,
-        /// The steps of which nobody knows whether they had their effect.
+        /// The steps whose effect is unknown.
         uncertain: Vec<StepKey>,
         /// The steps that could not be undone.
         undo_failed: Vec<StepKey>,

@@ -124,12 +124,16 @@ const WAKE_OLDEST: &str = "\
     where ended.task_id = $1 order by waiting.id limit 1) \
     on conflict (key) do update set \
     due_at = case when excluded.due_at < wakes.due_at then excluded.due_at else wakes.due_at end, \
-    version = wakes.version + 1";
+    version = wakes.version + 1 returning key as value";
 
 /// Requests a turn of the oldest pending delivery to the bot of a task that ends, if a delivery has started the task.
-pub(crate) async fn wake_oldest(session: &mut Session, task: TaskId, now: UtcMillis) -> Result<(), StoreError> {
-    session.run(WAKE_OLDEST, args![task, now]).await?;
-    Ok(())
+/// Returns the key of the pending delivery.
+pub(crate) async fn wake_oldest(
+    session: &mut Session,
+    task: TaskId,
+    now: UtcMillis,
+) -> Result<Option<String>, StoreError> {
+    session.one(WAKE_OLDEST, args![task, now]).await
 }
 
 impl Session {

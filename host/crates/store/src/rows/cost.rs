@@ -58,12 +58,12 @@ fn binding(workspace: WorkspaceId, bot: BotId, resource: ResourceId) -> BindingR
     }
 }
 
-/// Inserts a bot that is bound to `count` resources.
-async fn bound(store: &Store, workspace: WorkspaceId, count: usize) -> Vec<BindingRow> {
-    let bot = BotRow {
+/// Returns a bot with the defaults of all settings.
+pub(super) fn bot(workspace_id: WorkspaceId, name: String) -> BotRow {
+    BotRow {
         id: BotId::new(),
-        workspace_id: workspace,
-        name: format!("bot {count}"),
+        workspace_id,
+        name,
         description: String::new(),
         system_prompt: String::new(),
         model: None,
@@ -77,7 +77,12 @@ async fn bound(store: &Store, workspace: WorkspaceId, count: usize) -> Vec<Bindi
         client_tools: None,
         created_at: NOW,
         updated_at: NOW,
-    };
+    }
+}
+
+/// Inserts a bot that is bound to `count` resources.
+async fn bound(store: &Store, workspace: WorkspaceId, count: usize) -> Vec<BindingRow> {
+    let bot = bot(workspace, format!("bot {count}"));
     store.insert_bot(&bot).await.unwrap();
     let mut bindings = Vec::new();
     for number in 0..count {

@@ -99,11 +99,10 @@ mod tests {
 
     use monstrum_types::{BotId, ScheduleId, UtcMillis};
 
-    use super::super::cost::PlainKey;
+    use super::super::cost::{PlainKey, bot};
     use super::*;
     use crate::{
-        BotRow, DEFAULT_WORKSPACE, InsertedSchedule, InstanceKeyRow, ScheduleRow, ScheduleUpdate, SchedulesMax,
-        StoreOptions,
+        DEFAULT_WORKSPACE, InsertedSchedule, InstanceKeyRow, ScheduleRow, ScheduleUpdate, SchedulesMax, StoreOptions,
     };
 
     const NOW: UtcMillis = UtcMillis(1_767_225_600_000);
@@ -116,24 +115,7 @@ mod tests {
         let key = InstanceKeyRow { name: "rows".to_owned(), version: 1, sealed: "sealed".to_owned(), created_at: NOW };
         assert!(store.initialize(&key, NOW).await.unwrap());
         let workspace_id = store.workspace_named(DEFAULT_WORKSPACE).await.unwrap().unwrap().id;
-        let bot = BotRow {
-            id: BotId::new(),
-            workspace_id,
-            name: "triage".to_owned(),
-            description: String::new(),
-            system_prompt: String::new(),
-            model: None,
-            use_agent_sandbox: false,
-            monthly_token_budget: None,
-            gates: None,
-            mcp_subjects: None,
-            model_fallbacks: None,
-            task_limits: None,
-            session_idle_s: None,
-            client_tools: None,
-            created_at: NOW,
-            updated_at: NOW,
-        };
+        let bot = bot(workspace_id, "triage".to_owned());
         store.insert_bot(&bot).await.unwrap();
         let row = ScheduleRow {
             id: ScheduleId::new(),

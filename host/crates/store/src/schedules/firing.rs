@@ -63,7 +63,7 @@ const REQUEST: &str = "\
     select 'schedule/' || schedule_id, workspace_id, cast($2 as bigint), 1 from schedule_runs where task_id = $1 \
     on conflict (key) do update set \
     due_at = case when excluded.due_at < wakes.due_at then excluded.due_at else wakes.due_at end, \
-    version = wakes.version + 1";
+    version = wakes.version + 1 returning key as value";
 const LOCK_OF_TASK: &str = "\
     update schedules set failures = failures where id = (select schedule_id from schedule_runs where task_id = $1)";
 const END_RUN: &str = "update schedule_runs set status = $2 where task_id = $1 and status = 'running'";
@@ -76,9 +76,14 @@ const COMPLETED: &str = "\
     update schedules set failures = 0 where failures < $2 \
     and id = (select schedule_id from schedule_runs where task_id = $1 and not is_manual)";
 
-/// Requests a turn of the schedule that started a task, if one did, in the transaction that ends the task.
-pub(crate) async fn request_turn_of(session: &mut Session, task: TaskId, now: UtcMillis) -> Result<bool, StoreError> {
-    Ok(session.run(REQUEST, args![task, now]).await? > 0)
+/// Requests a turn of the schedule that started a task, if one did, in the transaction that ends the task. Returns the key
+/// of the schedule.
+pub(crate) async fn request_turn_of(
+    session: &mut Session,
+    task: TaskId,
+    now: UtcMillis,
+) -> Result<Option<String>, StoreError> {
+    session.one(REQUEST, args![task, now]).await
 }
 
 /// Records the end of a task that a schedule started. [`request_turn_of`] comes before, because wakes are locked first.

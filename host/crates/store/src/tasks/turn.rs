@@ -5,8 +5,8 @@ use monstrum_types::{Labels, RequestId, TaskId, UtcMillis, WakeClaimId, WakeKey,
 use super::sessions::{read_by, used_by};
 use super::{TaskRow, TaskStatus, TaskStepRow, select_tasks, task_columns};
 use crate::db::{Arg, Session, args, retry, values};
-use crate::wakes::{AfterTurn, WakeClaim, confirm_claim, end_turn};
-use crate::{EventRow, Store, StoreError, deliveries, schedules};
+use crate::wakes::{AfterTurn, NewWake, WakeClaim, confirm_claim, end_turn};
+use crate::{EventRow, Store, StoreError, deliveries, schedules, wake_of};
 
 /// What a round adds to its task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,14 @@ pub struct TaskEnd {
     pub code: Option<String>,
     pub ended_at: UtcMillis,
     pub sealed: String,
+}
+
+/// What follows the end of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedTask {
+    pub after: AfterTurn,
+    /// The other turns that the end has requested.
+    pub wakes: Vec<NewWake>,
 }
 
 const OF_TURN: &str = select_tasks!("where id = $1 and ended_at is null");
@@ -197,24 +205,32 @@ impl Store {
         })
     }
 
-    /// Ends a task, and its turn with it.
-    pub async fn end_task(&self, claim: &WakeClaim, end: &TaskEnd, event: &EventRow) -> Result<AfterTurn, StoreError> {
+    /// Ends a task, and its turn with it. Requests turns of its event, of the schedule that started it, and of a delivery
+    /// that waits for its end.
+    pub async fn end_task(&self, claim: &WakeClaim, end: &TaskEnd, event: &EventRow) -> Result<EndedTask, StoreError> {
         retry!(async {
             let mut session = self.db.write().await?;
             let TaskEnd { task_id, status, code, ended_at, sealed } = end;
-            let is_scheduled = schedules::request_turn_of(&mut session, *task_id, *ended_at).await?;
+            let schedule = schedules::request_turn_of(&mut session, *task_id, *ended_at).await?;
             let after = end_turn(&mut session, claim, None).await?;
             used_by(&mut session, *task_id, *ended_at).await?;
             let values = args![*task_id, status.as_str(), code, *ended_at, sealed];
+            let mut delivery = None;
+            let mut wakes = Vec::new();
             if session.run(END, values).await? > 0 {
                 event.insert(&mut session).await?;
-                if is_scheduled {
+                wakes.push(wake_of(event));
+                if schedule.is_some() {
                     schedules::end_run(&mut session, *task_id, *status).await?;
                 }
-                deliveries::wake_oldest(&mut session, *task_id, *ended_at).await?;
+                delivery = deliveries::wake_oldest(&mut session, *task_id, *ended_at).await?;
             }
             session.commit().await?;
-            Ok(after)
+            // A key that cannot be read belongs to no object.
+            let keys = schedule.into_iter().chain(delivery).filter_map(|key| key.parse().ok());
+            let workspace_id = claim.workspace_id;
+            wakes.extend(keys.map(|key| NewWake { key, workspace_id, due_at: *ended_at, claim: None }));
+            Ok(EndedTask { after, wakes })
         })
     }
 

@@ -247,12 +247,13 @@ pub(crate) async fn the_end_of_a_task_wakes_the_oldest_delivery(store: &Store) {
         assert_eq!((read(store, row).await.attempts, read(store, row).await.status), (1, DeliveryStatus::Pending));
     }
     let waiting = NewWake { due_at: NOW, ..running.wake.clone() };
-    let found = store.wake_after_task(bot.workspace_id, running.row.id, NOW).await.unwrap();
-    assert_eq!(found.map(|wake| wake.key), Some(key_of(&rows[1])));
     let turn = claim(store, &waiting.key).await;
     let (status, sealed) = (TaskStatus::Completed, "sealed".to_owned());
     let end = TaskEnd { task_id: running.row.id, status, code: None, ended_at: NOW, sealed };
-    store.end_task(&turn, &end, &event(bot.workspace_id, Some(bot.id))).await.unwrap();
+    let event = event(bot.workspace_id, Some(bot.id));
+    let ended = store.end_task(&turn, &end, &event).await.unwrap();
+    let requested: Vec<_> = ended.wakes.into_iter().map(|wake| wake.key).collect();
+    assert_eq!(requested, [wake_of(&event).key, key_of(&rows[1])]);
     let (due, _) = store.due_wakes(0, None, 100, SystemClock.now()).await.unwrap();
     let due: Vec<_> = due.into_iter().filter(|due| due.key.kind() == WakeKind::Delivery).map(|due| due.key).collect();
     assert_eq!(due, [key_of(&rows[1])]);

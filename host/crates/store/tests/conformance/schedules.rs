@@ -1,7 +1,7 @@
 //! Tests of schedules: a planned time fires once, and the end of a task counts for its schedule.
 
 use monstrum_store::{
-    AfterTurn, BotRow, EventRow, FiredSchedule, InsertedSchedule, NewSession, NewWake, Page, ScheduleFiring,
+    AfterTurn, BotRow, EndedTask, EventRow, FiredSchedule, InsertedSchedule, NewSession, NewWake, Page, ScheduleFiring,
     ScheduleRow, ScheduleRun, ScheduleRunStatus, ScheduleUpdate, ScheduledTask, SchedulesMax, SealedColumn, SessionRow,
     Store, StoreError, TaskEnd, TaskFilter, TaskRow, TaskStatus, TasksMax, WakeClaim,
 };
@@ -126,9 +126,9 @@ pub(crate) async fn update(
     store.update_schedule(&update, &wake(row)).await.unwrap()
 }
 
-async fn end(store: &Store, bot: &BotRow, task: &ScheduledTask, status: TaskStatus) {
+async fn end(store: &Store, bot: &BotRow, task: &ScheduledTask, status: TaskStatus) -> EndedTask {
     let claim = claim(store, &task.wake.key).await;
-    end_by(store, &claim, bot, (task, status)).await;
+    end_by(store, &claim, bot, (task, status)).await
 }
 
 pub(crate) async fn end_by(
@@ -136,10 +136,10 @@ pub(crate) async fn end_by(
     claim: &WakeClaim,
     bot: &BotRow,
     (task, status): (&ScheduledTask, TaskStatus),
-) {
+) -> EndedTask {
     let end =
         TaskEnd { task_id: task.row.id, status, code: None, ended_at: SystemClock.now(), sealed: "end".to_owned() };
-    store.end_task(claim, &end, &event(bot, "task.completed")).await.unwrap();
+    store.end_task(claim, &end, &event(bot, "task.completed")).await.unwrap()
 }
 
 pub(crate) async fn schedules_are_inserted_changed_listed_and_deleted(store: &Store) {
@@ -235,8 +235,8 @@ pub(crate) async fn the_end_of_a_task_counts_for_its_schedule(store: &Store) {
         let planned = run(NOW.plus_ms(i64::try_from(hour).unwrap()), ScheduleRunStatus::Running, Some(&task));
         let fired = fire(store, &ScheduleFiring { runs: vec![planned], ..firing(&row, &task) }).await;
         assert!(matches!(fired, FiredSchedule::Fired { has_task: true, .. }), "{fired:?}");
-        assert_eq!(store.schedule_of_task(task.row.id).await.unwrap().unwrap().id, schedule.id);
-        end(store, &bot, &task, status).await;
+        let ended = end(store, &bot, &task, status).await;
+        assert_eq!(ended.wakes.last().map(|wake| &wake.key), Some(&wake(&schedule).key));
         let row = read(store, &schedule).await;
         assert_eq!((row.failures, row.last_status.unwrap().as_str()), (failures, status.as_str()));
         let paused = store.paused_schedules(bot.workspace_id, 10).await.unwrap();

@@ -113,7 +113,7 @@ impl PluginEvents {
         made.map(|id| id.to_string()).map_err(of_subscription)
     }
 
-    /// Removes a subscription that the plugin has made for the bot. Returns `false` if there is no such subscription.
+    /// Removes a subscription that the plugin has made for the bot. Returns `false` if the plugin has not made it.
     pub(super) async fn unsubscribe(&self, id: &str) -> Result<bool, Failure> {
         let by = self.subscriber()?;
         let Ok(id) = id.parse() else { return Ok(false) };
