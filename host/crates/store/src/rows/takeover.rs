@@ -97,7 +97,7 @@ impl Session {
 mod tests {
     use std::sync::Arc;
 
-    use monstrum_types::{BotId, ScheduleId, UtcMillis};
+    use monstrum_types::{ScheduleId, UtcMillis};
 
     use super::super::cost::{PlainKey, bot};
     use super::*;
