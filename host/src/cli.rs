@@ -43,6 +43,7 @@ mod sandbox;
 mod schedule;
 mod serve;
 mod session;
+mod stream;
 mod subscription;
 mod task;
 mod trust;

@@ -1,17 +1,16 @@
 //! `monstrum event`: makes, lists, shows and follows events.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use monstrum_types::{EventId, UtcMillis};
 use serde_json::Value;
 
-use super::client::{Client, NOT_MONSTRUM, NotFollowed};
+use super::client::Client;
 use super::failure::Failure;
 use super::fields::{Body, Text};
-use super::logs::Events;
 use super::names::{self, Noun};
+use super::stream::Events;
 use super::{Options, output};
 
 const EMIT_EXAMPLES: &str = "\
@@ -38,11 +37,6 @@ Examples:
   monstrum event tail --type 'custom.github.*' --json | jq .data     one JSON object on each line
 
 Ctrl-C ends the command.";
-
-/// The time between two tries to connect again.
-const RETRY: Duration = Duration::from_secs(1);
-/// The number of tries to connect again.
-const RETRIES_MAX: u32 = 30;
 
 /// Make, list, show and follow events
 #[derive(Subcommand)]
@@ -199,28 +193,10 @@ async fn show(client: &Client, id: EventId, is_json: bool) -> Result<(), Failure
 
 /// Prints events until the process is stopped. After a lost connection, continues after the last event.
 async fn tail(client: &Client, query: &[(&str, String)], is_json: bool) -> Result<ExitCode, Failure> {
-    let path = ["api", "events"];
-    let mut events = Events::new(client.follow(&path, query, None).await?);
+    let mut events = Events::open(client, &["api", "events"], query).await?;
     loop {
-        let Some(event) = events.next().await? else {
-            output::note("the connection was lost; connecting again");
-            let last = events.last.take();
-            let mut attempt = 0;
-            let response = loop {
-                tokio::time::sleep(RETRY).await;
-                attempt += 1;
-                match client.follow(&path, query, last.as_deref()).await {
-                    Ok(response) => break response,
-                    Err(NotFollowed::Away(_)) if attempt < RETRIES_MAX => {}
-                    Err(reason) => return Err(reason.into()),
-                }
-            };
-            events = Events::new(response);
-            events.last = last;
-            continue;
-        };
-        let data: Value = serde_json::from_str(&event.data)
-            .map_err(|error| Failure::of("the server's event is not JSON", &error, NOT_MONSTRUM))?;
+        let event = events.next().await?;
+        let data = event.json()?;
         if event.name == "error" {
             return Err(Failure::new(output::cell(&data["title"]), "check the server's log"));
         }

@@ -2,18 +2,17 @@
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use monstrum_types::{SessionId, TaskId};
 use owo_colors::{OwoColorize as _, Stream};
 use serde_json::{Value, json};
 
-use super::client::{Client, NOT_MONSTRUM, NotFollowed};
+use super::client::Client;
 use super::failure::Failure;
 use super::fields::Text;
-use super::logs::Events;
 use super::names::{self, Noun};
+use super::stream::Events;
 use super::{Options, output};
 
 const RUN_EXAMPLES: &str = "\
@@ -47,10 +46,6 @@ The task ends within a second. A call that was running may have taken effect.";
 
 /// The number of items that `list` shows.
 const LISTED_MAX: usize = 50;
-/// The time between two tries to connect again.
-const RETRY: Duration = Duration::from_secs(1);
-/// The number of tries to connect again.
-const RETRIES_MAX: u32 = 30;
 
 /// Let bots work on instructions
 #[derive(Subcommand)]
@@ -185,27 +180,11 @@ fn parsed_schema(text: &str) -> Result<Value, Failure> {
 /// Prints what happens in a task until it ends. After a lost connection, continues after the last step.
 async fn follow(client: &Client, id: &str, is_json: bool) -> Result<ExitCode, Failure> {
     let path = ["api", "tasks", id, "events"];
-    let mut events = Events::new(client.follow(&path, &[], None).await?);
+    let mut events = Events::open(client, &path, &[]).await?;
     let mut watched = Watched::default();
     loop {
-        let Some(event) = events.next().await? else {
-            let last = events.last.take();
-            let mut attempt = 0;
-            let response = loop {
-                tokio::time::sleep(RETRY).await;
-                attempt += 1;
-                match client.follow(&path, &[], last.as_deref()).await {
-                    Ok(response) => break response,
-                    Err(NotFollowed::Away(_)) if attempt < RETRIES_MAX => {}
-                    Err(reason) => return Err(reason.into()),
-                }
-            };
-            events = Events::new(response);
-            events.last = last;
-            continue;
-        };
-        let data: Value = serde_json::from_str(&event.data)
-            .map_err(|error| Failure::of("the server's event is not JSON", &error, NOT_MONSTRUM))?;
+        let event = events.next().await?;
+        let data = event.json()?;
         if is_json {
             output::json_line(&json!({ "event": event.name, "data": data }))?;
         } else {
