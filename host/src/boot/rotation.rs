@@ -21,6 +21,7 @@ use monstrum_core::oauth;
 use monstrum_core::policy::row_seals::ROW_KEY;
 use monstrum_core::sandboxes::outputs;
 use monstrum_core::webhooks;
+use monstrum_work::runs;
 
 use crate::gateway;
 
@@ -308,6 +309,19 @@ fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
             let (workspace, id, bot) = (workspace.parse().ok()?, id.parse().ok()?, bot.parse().ok()?);
             Some(monstrum_agent::schedules::place(workspace, id, bot, (name, created_at, updated_at)))
         }
+        (SealedColumn::Runs, [id], [workspace, bot, workflow, version, kind, starter, event, delivery, parent]) => {
+            let (run, started) = ([id, workspace, bot], [kind.as_str(), starter]);
+            Some(runs::place_of_run(run.map(String::as_str), [workflow, version], started, [event, delivery, parent]))
+        }
+        (
+            SealedColumn::RunSteps,
+            [_],
+            [workspace, run, phase, step, item, run_attempt, attempt, kind, request, effect],
+        ) => Some(runs::place_of_step(
+            [run, workspace],
+            [phase, step, item, run_attempt, attempt],
+            [kind, request, effect],
+        )),
         (SealedColumn::TaskSteps, [task, sequence], [workspace, kind, request, tool, effect]) => {
             let (workspace, task, sequence) = (workspace.parse().ok()?, task.parse().ok()?, sequence.parse().ok()?);
             Some(journal::place_of_step(workspace, task, sequence, StepRun { kind, request, tool, effect }))

@@ -40,6 +40,7 @@ mod resource_tools;
 mod resources;
 mod roles;
 mod rows;
+mod runs;
 mod sandboxes;
 mod schedules;
 mod sealed;
@@ -94,6 +95,10 @@ pub use roles::RoleRow;
 pub use rows::{
     Changed, PolicyChanges, RowName, RowsDone, Scope, ScopeRow, SealsRows, Table, Unsealed, UnverifiedScope,
     VerifiedPolicy, VerifiedRows,
+};
+pub use runs::{
+    EndedRunStep, InsertedRun, RunFilter, RunProgress, RunRequest, RunRow, RunStarter, RunStatus, RunStepKey,
+    RunStepPhase, RunStepRow, RunStepStatus, RunStepStop,
 };
 pub use sandboxes::{
     RunningSandboxes, SandboxFilter, SandboxOutputRow, SandboxOutputsMax, SandboxRow, SandboxSettled, SandboxStatus,

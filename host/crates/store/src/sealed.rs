@@ -27,6 +27,10 @@ pub enum SealedColumn {
     TaskSteps,
     /// What schedules do.
     Schedules,
+    /// The inputs and outputs of runs.
+    Runs,
+    /// The steps of runs.
+    RunSteps,
     /// The data of events.
     Events,
     /// The secrets of webhooks.
@@ -75,7 +79,7 @@ struct Statements {
 impl SealedColumn {
     /// All columns, in the order of a rotation. The keys of the instance are last because a host uses them to check
     /// its master key at startup: once they are resealed, all other columns are resealed as well.
-    pub const ALL: [SealedColumn; 12] = [
+    pub const ALL: [SealedColumn; 14] = [
         SealedColumn::Credentials,
         SealedColumn::IdempotencyAnswers,
         SealedColumn::OauthClientSecrets,
@@ -85,6 +89,8 @@ impl SealedColumn {
         SealedColumn::Tasks,
         SealedColumn::TaskSteps,
         SealedColumn::Schedules,
+        SealedColumn::Runs,
+        SealedColumn::RunSteps,
         SealedColumn::Events,
         SealedColumn::WebhookSecrets,
         SealedColumn::InstanceKeys,
@@ -107,6 +113,8 @@ impl SealedColumn {
             SealedColumn::Tasks => &TASKS,
             SealedColumn::TaskSteps => &TASK_STEPS,
             SealedColumn::Schedules => &SCHEDULES,
+            SealedColumn::Runs => &RUNS,
+            SealedColumn::RunSteps => &RUN_STEPS,
             SealedColumn::Events => &EVENTS,
             SealedColumn::WebhookSecrets => &WEBHOOK_SECRETS,
             SealedColumn::InstanceKeys => &INSTANCE_KEYS,
@@ -240,6 +248,56 @@ const SCHEDULES: Statements = Statements {
     has_key_version: false,
     count: "select count(*) as value from schedules",
     out_of_reach: "select count(*) as value from schedules where (id > '') is not true",
+};
+
+const RUNS: Statements = Statements {
+    table: "runs",
+    column: "sealed",
+    key: &["id"],
+    bound: &[
+        "workspace_id",
+        "bot_id",
+        "workflow_id",
+        "version",
+        "started_by_kind",
+        "started_by_id",
+        "event_id",
+        "delivery_id",
+        "parent_run_id",
+    ],
+    page: "select id, workspace_id, bot_id, workflow_id, cast(version as text) as version, started_by_kind, \
+           started_by_id, coalesce(event_id, '') as event_id, coalesce(delivery_id, '') as delivery_id, \
+           coalesce(parent_run_id, '') as parent_run_id, sealed from runs where id > $1 order by id limit $2",
+    replace: "update runs set sealed = $1 where sealed = $2 and id = $3",
+    has_key_version: false,
+    count: "select count(*) as value from runs",
+    out_of_reach: "select count(*) as value from runs where (id > '') is not true",
+};
+
+// The key of a step is one text, because its item may be empty, and parts of keys are never empty.
+const RUN_STEPS: Statements = Statements {
+    table: "run_steps",
+    column: "sealed",
+    key: &["position"],
+    bound: &[
+        "workspace_id",
+        "run_id",
+        "phase",
+        "step",
+        "item",
+        "run_attempt",
+        "attempt",
+        "kind",
+        "request_id",
+        "effect",
+    ],
+    page: "select position, workspace_id, run_id, phase, step, item, cast(run_attempt as text) as run_attempt, \
+           cast(attempt as text) as attempt, kind, coalesce(request_id, '') as request_id, \
+           coalesce(effect, '') as effect, sealed from run_steps where position > $1 order by position limit $2",
+    replace: "update run_steps set sealed = $1 where sealed = $2 and position = $3",
+    has_key_version: false,
+    count: "select count(*) as value from run_steps",
+    out_of_reach: "select count(*) as value from run_steps where (position > '') is not true",
 };
 
 const EVENTS: Statements = Statements {

@@ -17,7 +17,7 @@ use monstrum_types::{AppUser, BotId, WorkspaceId};
 use sha2::{Digest as _, Sha256};
 
 use crate::db::{Arg, Session, args, from_row, values};
-use crate::{EndedStep, EventRow, NewWake, PayerLimits, Store, StoreError};
+use crate::{EndedRunStep, EndedStep, EventRow, NewWake, PayerLimits, Store, StoreError};
 
 /// The maximum number of months in a usage report: ten years.
 const MONTHS_MAX: i64 = 120;
@@ -55,6 +55,8 @@ pub enum StoreRow {
     Event(Box<EventRow>),
     /// Ends a step of a task. The end is not written if the claim of the task was replaced.
     TaskStep(Box<EndedStep>),
+    /// Ends an attempt of a step of a run. The end is not written if the claim of the step was replaced.
+    RunStep(Box<EndedRunStep>),
 }
 
 /// The usage in one month.
@@ -352,6 +354,7 @@ impl StoreRow {
             StoreRow::Event(event) => (1, event.id.to_string()),
             // The row of the task precedes its wake, because the end of a step only reads the wake.
             StoreRow::TaskStep(step) => (2, format!("{}/{:020}", step.task_id, step.sequence)),
+            StoreRow::RunStep(step) => (2, step.lock_order()),
             StoreRow::Wake(wake) => (3, wake.key.to_string()),
         }
     }
@@ -363,6 +366,7 @@ impl StoreRow {
             StoreRow::Charge(_) | StoreRow::Usage(_) | StoreRow::Wake(_) => 0,
             StoreRow::Event(event) => event.sealed.len(),
             StoreRow::TaskStep(step) => step.sealed.len(),
+            StoreRow::RunStep(step) => step.sealed.len(),
         }
     }
 
@@ -374,6 +378,7 @@ impl StoreRow {
             StoreRow::Usage(charge) => charge.statements(false),
             StoreRow::Event(event) => event.statements().into(),
             StoreRow::TaskStep(step) => step.statements().into(),
+            StoreRow::RunStep(step) => vec![step.statement()],
             StoreRow::Wake(wake) => vec![wake.statement()],
         }
     }

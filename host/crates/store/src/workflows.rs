@@ -9,7 +9,7 @@ pub use triggers::{InsertedTrigger, WorkflowTriggerRow};
 use crate::db::{args, values};
 use crate::plugins::digest_of;
 use crate::rows::{Scope, Table, authentic, change};
-use crate::{Listed, Page, Store, StoreError};
+use crate::{Listed, Page, Store, StoreError, runs};
 
 /// A row of `workflows`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,7 +172,8 @@ impl Store {
         })
     }
 
-    /// Deletes a workflow with its versions and triggers. Does nothing if the workflow is missing or if its `updated_at`
+    /// Deletes a workflow with its versions, triggers and ended runs. Fails with [`StoreError::InUse`] if a run of it has not
+    /// ended. Does nothing if the workflow is missing or if its `updated_at`
     /// is no longer `before`, the value that the caller read. Returns whether the workflow was deleted.
     pub async fn delete_workflow(
         &self,
@@ -181,6 +182,9 @@ impl Store {
         before: UtcMillis,
     ) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(workspace)], |change| {
+            if runs::has_unended(&mut change.session, id).await? {
+                return Err(StoreError::InUse);
+            }
             change.delete_found::<WorkflowVersionRow>(ALL_VERSIONS, args![workspace, id]).await?;
             change.delete_found::<WorkflowTriggerRow>(triggers::OF_WORKFLOW, args![workspace, id]).await?;
             let is_meant = |row: &WorkflowRow| row.workspace_id == workspace && row.updated_at == before;

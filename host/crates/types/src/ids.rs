@@ -156,6 +156,7 @@ uuid_id!(/** A schedule: times at which a bot starts a task. */ ScheduleId, "sch
 uuid_id!(/** A session: the tasks of one conversation. */ SessionId, "session id");
 uuid_id!(/** A workflow: steps that a bot runs in an order. */ WorkflowId, "workflow id");
 uuid_id!(/** A version of a workflow, which never changes. */ WorkflowVersionId, "workflow version id");
+uuid_id!(/** A run of a workflow. */ RunId, "run id");
 uuid_id!(/** A trigger: events that start runs of a workflow. */ WorkflowTriggerId, "trigger id");
 uuid_id!(/** An event: something that happened, and that can start work. */ EventId, "event id");
 uuid_id!(/** A webhook: a route by which a system outside makes events. */ WebhookId, "webhook id");

@@ -42,7 +42,7 @@ pub use http::{
 };
 pub use ids::{
     ApprovalId, BindingId, BotId, BudgetId, CredentialId, DeliveryId, Digest, EventId, InvalidId, KeyId, OauthFlowId,
-    OauthProviderId, PluginName, RequestId, ReservationId, ResourceId, ResourceToolId, ResourceTypeId, RoleId,
+    OauthProviderId, PluginName, RequestId, ReservationId, ResourceId, ResourceToolId, ResourceTypeId, RoleId, RunId,
     SandboxInstanceId, ScheduleId, SessionId, SubscriptionId, TaskId, ToolName, TrustId, WakeClaimId, WebhookId,
     WorkflowId, WorkflowTriggerId, WorkflowVersionId, WorkspaceId,
 };

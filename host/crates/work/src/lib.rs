@@ -6,6 +6,7 @@
 mod current;
 mod deliveries;
 mod dispatch;
+pub mod runs;
 pub mod workflows;
 
 pub use deliveries::DeliveryTurns;

@@ -10,7 +10,8 @@ use sqlx::sqlite::SqliteArguments;
 use super::{ColumnValue, Row};
 use crate::{
     ApprovalKind, ApprovalStatus, AuditKind, BudgetSubject, DeliveryReason, DeliveryStatus, DocumentFormat, FlowStatus,
-    OwnedKind, ScheduleRunStatus, StoreError, SubscriptionMaker, TargetKind, TaskStatus, TaskStepKind, WebhookKind,
+    OwnedKind, RunRequest, RunStarter, RunStatus, RunStepPhase, RunStepStatus, RunStepStop, ScheduleRunStatus,
+    StoreError, SubscriptionMaker, TargetKind, TaskStatus, TaskStepKind, WebhookKind,
 };
 
 /// A parameter of a statement. NULL values also have a type, because PostgreSQL requires one.
@@ -217,6 +218,7 @@ ids!(
     WorkflowId,
     WorkflowVersionId,
     WorkflowTriggerId,
+    RunId,
 );
 stored_as_text!(WakeKey);
 conversions! { &'a monstrum_types::WakeKey: |key| Arg::from(key.as_str()) }
@@ -255,6 +257,12 @@ stored_as_word!(
     KeyKind,
     OwnedKind,
     PinStatus,
+    RunRequest,
+    RunStarter,
+    RunStatus,
+    RunStepPhase,
+    RunStepStatus,
+    RunStepStop,
     ScheduleRunStatus,
     SubscriptionMaker,
     TargetKind,

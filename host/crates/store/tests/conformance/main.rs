@@ -25,6 +25,7 @@ mod resource_tools;
 mod rotated;
 mod row_key;
 mod rows;
+mod runs;
 mod sandboxes;
 mod schedules;
 mod sealed;
@@ -290,6 +291,13 @@ cases! {
         dead_deliveries_are_retried,
         deliveries_end_with_their_subscription,
         events_have_pages_and_positions,
+    }
+    runs {
+        runs_are_inserted_listed_and_deleted_with_their_workflow,
+        a_run_starts_once_and_only_of_an_enabled_workflow,
+        a_turn_of_a_run_writes_all_or_nothing,
+        the_end_of_a_step_is_written_by_the_turn_that_has_the_claim,
+        people_pause_cancel_resolve_and_retry_runs,
     }
     outputs {
         outputs_are_listed_from_the_newest,

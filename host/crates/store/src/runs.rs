@@ -1,0 +1,289 @@
+//! Runs of workflows and their journals.
+//!
+//! What a run and its steps contain is sealed. The other columns select rows. A run starts nothing by its row alone: its
+//! sealed record is bound to the workflow, the version, the bot and the starter in the row.
+//!
+//! Each transaction of a turn names the claim of the wake of the run or of the step, so that a host whose claim was
+//! replaced writes nothing. What people ask of a run is in its sealed record, because undoing has effects, and in a column for
+//! lists. People and turns replace the record only if it is the one that they have read.
+
+mod steps;
+mod turn;
+
+use monstrum_types::{BotId, EventId, Labels, RunId, UtcMillis, WorkflowId, WorkspaceId, words};
+
+use crate::db::{Session, args, from_row, retry};
+use crate::wakes::NewWake;
+use crate::{Listed, Page, Store, StoreError};
+
+pub use steps::{EndedRunStep, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop};
+pub use turn::RunProgress;
+
+words! {
+    /// The status of a run.
+    pub enum RunStatus {
+        /// The run waits for room.
+        Queued = "queued",
+        Running = "running",
+        /// Nothing runs, and something is awaited.
+        Waiting = "waiting",
+        /// A person has paused the run, and nothing of it runs.
+        Paused = "paused",
+        /// The run undoes its steps.
+        Undoing = "undoing",
+        Completed = "completed",
+        Failed = "failed",
+        Cancelled = "cancelled",
+    }
+}
+
+words! {
+    /// The kind of what started a run.
+    pub enum RunStarter {
+        Key = "key",
+        Trigger = "trigger",
+        Schedule = "schedule",
+        /// A step of another run.
+        Run = "run",
+    }
+}
+
+words! {
+    /// What a person asks of a run.
+    pub enum RunRequest {
+        Pause = "pause",
+        Cancel = "cancel",
+        /// To cancel the run and to undo its steps.
+        CancelAndUndo = "cancel_and_undo",
+    }
+}
+
+/// A row of `runs`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunRow {
+    pub id: RunId,
+    pub workspace_id: WorkspaceId,
+    pub workflow_id: WorkflowId,
+    /// The name of the workflow.
+    pub workflow: String,
+    pub version: i64,
+    pub bot_id: BotId,
+    pub status: RunStatus,
+    /// 1, and one more for each time that a person has retried the run.
+    pub attempt: i64,
+    pub started_by_kind: RunStarter,
+    pub started_by_id: String,
+    pub event_id: Option<EventId>,
+    pub delivery_id: Option<String>,
+    /// The run whose step started this one.
+    pub parent_run_id: Option<RunId>,
+    /// Runs of a workflow with the same key share its limit of concurrency.
+    pub concurrency_key: Option<String>,
+    pub asked: Option<RunRequest>,
+    /// Why the run failed.
+    pub code: Option<String>,
+    pub labels: Labels,
+    pub created_at: UtcMillis,
+    pub started_at: Option<UtcMillis>,
+    /// When the time-out of the run is over.
+    pub deadline_at: Option<UtcMillis>,
+    pub ended_at: Option<UtcMillis>,
+    /// The input, the output and the error: a sealed record in its text form.
+    pub sealed: String,
+}
+
+from_row! {
+    RunRow {
+        id, workspace_id, workflow_id, workflow, version, bot_id, status, attempt, started_by_kind, started_by_id,
+        event_id, delivery_id, parent_run_id, concurrency_key, asked, code, labels, created_at, started_at, deadline_at,
+        ended_at, sealed,
+    }
+}
+
+/// A filter for a list of runs.
+#[derive(Clone, Debug, Default)]
+pub struct RunFilter<'a> {
+    pub workflow: Option<WorkflowId>,
+    pub bot: Option<BotId>,
+    pub status: Option<RunStatus>,
+    /// The id of what started the runs.
+    pub started_by: Option<&'a str>,
+    /// The earliest time at which the runs were created.
+    pub since: Option<UtcMillis>,
+}
+
+/// The result of inserting a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InsertedRun {
+    Inserted,
+    /// The workspace has too many runs that have not ended.
+    Full,
+    /// The workflow was disabled or deleted.
+    Disabled,
+}
+
+macro_rules! run_columns {
+    () => {
+        "id, workspace_id, workflow_id, workflow, version, bot_id, status, attempt, started_by_kind, started_by_id, \
+         event_id, delivery_id, parent_run_id, concurrency_key, asked, code, labels, created_at, started_at, \
+         deadline_at, ended_at, sealed"
+    };
+}
+
+macro_rules! select_runs {
+    ($rest:expr) => {
+        concat!("select ", run_columns!(), " from runs ", $rest)
+    };
+}
+pub(crate) use {run_columns, select_runs};
+
+const BY_ID: &str = select_runs!("where workspace_id = $1 and id = $2");
+const PAGE: &str = select_runs!(
+    "where workspace_id = $1 and ($2 is null or workflow_id = $2) and ($3 is null or bot_id = $3) \
+     and ($4 is null or status = $4) and ($5 is null or started_by_id = $5) \
+     and (cast($6 as bigint) is null or created_at >= cast($6 as bigint)) and ($7 = '' or id < $7) \
+     order by id desc limit $8"
+);
+// The update locks the row of the workspace, so that two insertions do not exceed a limit together.
+const LOCK_WORKSPACE: &str = "update workspaces set name = name where id = $1";
+const UNENDED: &str = "select count(*) as value from runs where workspace_id = $1 and ended_at is null";
+const INSERT: &str = concat!(
+    "insert into runs (",
+    run_columns!(),
+    ") select $1, workspace_id, id, name, cast($4 as bigint), bot_id, $5, cast($6 as bigint), $7, $8, cast($9 as text), \
+     cast($10 as text), cast($11 as text), cast($12 as text), null, null, $13, cast($14 as bigint), null, null, null, $15 \
+     from workflows where workspace_id = $2 and id = $3 and enabled"
+);
+// A cancellation cannot be taken back, and undoing can only be added to it.
+const ASK: &str = "\
+    update runs set asked = $3, sealed = $4 where workspace_id = $1 and id = $2 and ended_at is null and sealed = $5 \
+    and (asked is null or asked = 'pause' or (asked = 'cancel' and $3 = 'cancel_and_undo')) \
+    and (asked is null or asked <> $3)";
+const RESUME: &str = "\
+    update runs set asked = null, sealed = $3 where workspace_id = $1 and id = $2 and ended_at is null \
+    and sealed = $4 and asked = 'pause'";
+const RETRY: &str = "\
+    update runs set status = 'queued', attempt = attempt + 1, asked = null, code = null, started_at = null, \
+    deadline_at = null, ended_at = null, sealed = $3 where workspace_id = $1 and id = $2 and sealed = $4 \
+    and status in ('failed', 'cancelled') \
+    and not exists (select 1 from run_steps where run_id = $2 and status = 'uncertain')";
+const FORGET: &str = "delete from runs where ended_at < $1";
+const UNENDED_OF_WORKFLOW: &str = "select count(*) as value from runs where workflow_id = $1 and ended_at is null";
+
+/// Returns whether a workflow has runs that have not ended.
+pub(crate) async fn has_unended(session: &mut Session, workflow: WorkflowId) -> Result<bool, StoreError> {
+    let unended: Option<i64> = session.one(UNENDED_OF_WORKFLOW, args![workflow]).await?;
+    Ok(unended.is_none_or(|unended| unended > 0))
+}
+
+impl RunStatus {
+    /// Returns whether a run with this status has ended.
+    #[must_use]
+    pub fn has_ended(self) -> bool {
+        matches!(self, RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled)
+    }
+}
+
+impl Store {
+    /// Inserts a run with its wake. The name and the bot are those of the workflow.
+    pub async fn insert_run(&self, row: &RunRow, wake: &NewWake, unended_max: i64) -> Result<InsertedRun, StoreError> {
+        retry!(async {
+            let mut session = self.db.write().await?;
+            session.run(LOCK_WORKSPACE, args![row.workspace_id]).await?;
+            let unended: Option<i64> = session.one(UNENDED, args![row.workspace_id]).await?;
+            if unended.unwrap_or(i64::MAX) >= unended_max {
+                return Ok(InsertedRun::Full);
+            }
+            let values = args![
+                row.id,
+                row.workspace_id,
+                row.workflow_id,
+                row.version,
+                row.status.as_str(),
+                row.attempt,
+                row.started_by_kind.as_str(),
+                &row.started_by_id,
+                row.event_id,
+                &row.delivery_id,
+                row.parent_run_id,
+                &row.concurrency_key,
+                &row.labels,
+                row.created_at,
+                &row.sealed,
+            ];
+            if session.run(INSERT, values).await? == 0 {
+                return Ok(InsertedRun::Disabled);
+            }
+            if !wake.write(&mut session).await? {
+                return Err(StoreError::UnknownReference);
+            }
+            session.commit().await?;
+            Ok(InsertedRun::Inserted)
+        })
+    }
+
+    /// Returns the run with this id in the workspace.
+    pub async fn run(&self, workspace: WorkspaceId, id: RunId) -> Result<Option<RunRow>, StoreError> {
+        self.db.one(BY_ID, args![workspace, id]).await
+    }
+
+    /// Returns a page of the runs in a workspace that match the filter, newest first.
+    pub async fn runs(
+        &self,
+        workspace: WorkspaceId,
+        filter: &RunFilter<'_>,
+        page: &Page<RunId>,
+    ) -> Result<Listed<RunRow, RunId>, StoreError> {
+        let RunFilter { workflow, bot, status, started_by, since } = filter;
+        let (status, after) = (status.map(RunStatus::as_str), page.after());
+        let values = args![workspace, *workflow, *bot, status, *started_by, *since, &after, page.rows()];
+        Ok(page.of(self.db.all(PAGE, values).await?, |row: &RunRow| row.id))
+    }
+
+    /// Records what a person asks of a run, and requests its turn. `sealed` is the new record. Returns `false` if the run has
+    /// ended, was deleted or has changed since it was read, or if the same or more has been asked.
+    pub async fn ask_run(
+        &self,
+        before: &RunRow,
+        asked: RunRequest,
+        sealed: &str,
+        wake: &NewWake,
+    ) -> Result<bool, StoreError> {
+        let values = args![before.workspace_id, before.id, asked.as_str(), sealed, &before.sealed];
+        self.change_run(wake, ASK, values).await
+    }
+
+    /// Lets a paused run go on. Returns `false` if the run is not paused or has changed since it was read.
+    pub async fn resume_run(&self, before: &RunRow, sealed: &str, wake: &NewWake) -> Result<bool, StoreError> {
+        self.change_run(wake, RESUME, args![before.workspace_id, before.id, sealed, &before.sealed]).await
+    }
+
+    /// Begins the next attempt of a run that has failed or was cancelled. Returns `false` if the run is in another state or
+    /// has changed since it was read, or if one of its steps is uncertain.
+    pub async fn retry_run(&self, before: &RunRow, sealed: &str, wake: &NewWake) -> Result<bool, StoreError> {
+        self.change_run(wake, RETRY, args![before.workspace_id, before.id, sealed, &before.sealed]).await
+    }
+
+    async fn change_run(
+        &self,
+        wake: &NewWake,
+        sql: &'static str,
+        values: &[crate::db::Arg<'_>],
+    ) -> Result<bool, StoreError> {
+        retry!(async {
+            let mut session = self.db.write().await?;
+            // The wake comes first, as in the turn of a run.
+            wake.write(&mut session).await?;
+            if session.run(sql, values).await? == 0 {
+                return Ok(false);
+            }
+            session.commit().await?;
+            Ok(true)
+        })
+    }
+
+    /// Deletes the runs that ended before a time, with their steps. Returns the number of runs.
+    pub async fn forget_runs(&self, before: UtcMillis) -> Result<u64, StoreError> {
+        self.db.run(FORGET, args![before]).await
+    }
+}

@@ -1,0 +1,305 @@
+//! Tests of runs: they are started once, and their turns write everything or nothing.
+
+use monstrum_store::{
+    AfterTurn, EndedRunStep, InsertedRun, NewWake, Page, RunFilter, RunProgress, RunRequest, RunRow, RunStarter,
+    RunStatus, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop, SealedColumn, Store, StoreError, StoreRow,
+    WakeClaim, WorkflowRow,
+};
+use monstrum_types::{Clock as _, Labels, RequestId, RunId, SystemClock, UtcMillis, WakeClaimId, WakeKey, WakeKind};
+
+use crate::rows::{NOW, default_workspace, other_workspace};
+use crate::workflows;
+
+const MAX: i64 = 9;
+/// The end of time for these tests: no wake is due later.
+const LATER: UtcMillis = UtcMillis(4_102_444_800_000);
+
+async fn workflow(store: &Store, name: &str) -> WorkflowRow {
+    let bot = workflows::bot(store, default_workspace(store).await, name).await;
+    let row = workflows::workflow(&bot, name);
+    workflows::inserted(store, &row).await;
+    row
+}
+
+fn run(workflow: &WorkflowRow) -> RunRow {
+    RunRow {
+        id: RunId::new(),
+        workspace_id: workflow.workspace_id,
+        workflow_id: workflow.id,
+        workflow: workflow.name.clone(),
+        version: 1,
+        bot_id: workflow.bot_id,
+        status: RunStatus::Queued,
+        attempt: 1,
+        started_by_kind: RunStarter::Key,
+        started_by_id: "k".to_owned(),
+        event_id: None,
+        delivery_id: None,
+        parent_run_id: None,
+        concurrency_key: None,
+        asked: None,
+        code: None,
+        labels: Labels::none(),
+        created_at: NOW,
+        started_at: None,
+        deadline_at: None,
+        ended_at: None,
+        sealed: "sealed".to_owned(),
+    }
+}
+
+fn wake(run: &RunRow) -> NewWake {
+    let key = WakeKey::new(WakeKind::Run, run.id).unwrap();
+    NewWake { key, workspace_id: run.workspace_id, due_at: UtcMillis(0), claim: None }
+}
+
+fn wake_of_step(step: &RunStepRow) -> NewWake {
+    let key = WakeKey::new(WakeKind::Step, format!("{}/{}", step.run_id, step.step)).unwrap();
+    NewWake { key, workspace_id: step.workspace_id, due_at: UtcMillis(0), claim: None }
+}
+
+async fn inserted(store: &Store, run: &RunRow) -> InsertedRun {
+    store.insert_run(run, &wake(run), MAX).await.unwrap()
+}
+
+async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
+    let wakes = [(key.clone(), LATER, WakeClaimId::new())];
+    store.claim_wakes("node", &wakes, SystemClock.now()).await.unwrap().remove(0)
+}
+
+fn step(run: &RunRow, name: &str) -> RunStepRow {
+    RunStepRow {
+        run_id: run.id,
+        phase: RunStepPhase::Do,
+        step: name.to_owned(),
+        item: String::new(),
+        run_attempt: 1,
+        attempt: 1,
+        workspace_id: run.workspace_id,
+        kind: "tool".to_owned(),
+        status: RunStepStatus::Running,
+        effect: Some("write".to_owned()),
+        code: None,
+        request_id: Some(RequestId::new()),
+        task_id: None,
+        child_run_id: None,
+        approval_id: None,
+        stopping: None,
+        wait_until: None,
+        wait_event: None,
+        started_at: NOW,
+        ended_at: None,
+        sealed: "params".to_owned(),
+    }
+}
+
+fn end(step: &RunStepRow, claim: &WakeClaim, status: RunStepStatus) -> EndedRunStep {
+    EndedRunStep {
+        key: step.key(),
+        wake: claim.key.clone(),
+        claim: claim.id,
+        status,
+        code: None,
+        ended_at: NOW.plus_ms(5),
+        sealed: "result".to_owned(),
+    }
+}
+
+fn progress<'a>(run: &'a RunRow, status: RunStatus) -> RunProgress<'a> {
+    RunProgress {
+        read: run,
+        status,
+        code: None,
+        labels: &run.labels,
+        started_at: Some(NOW),
+        deadline_at: Some(LATER),
+        ended_at: status.has_ended().then_some(NOW.plus_ms(9)),
+        sealed: &run.sealed,
+        ended: Vec::new(),
+        stopped: Vec::new(),
+        resealed: Vec::new(),
+        steps: Vec::new(),
+        wakes: Vec::new(),
+        events: Vec::new(),
+        next: None,
+    }
+}
+
+async fn read(store: &Store, run: &RunRow) -> RunRow {
+    store.run(run.workspace_id, run.id).await.unwrap().unwrap()
+}
+
+async fn steps(store: &Store, run: &RunRow) -> Vec<RunStepRow> {
+    store.run_steps(run.workspace_id, run.id, 100).await.unwrap()
+}
+
+/// Starts a run with one step, whose call runs. Returns the claim of the step.
+async fn running(store: &Store, run: &RunRow, step: &RunStepRow) -> WakeClaim {
+    assert_eq!(inserted(store, run).await, InsertedRun::Inserted);
+    let turn = claim(store, &wake(run).key).await;
+    let begun =
+        RunProgress { steps: vec![step.clone()], wakes: vec![wake_of_step(step)], ..progress(run, RunStatus::Running) };
+    assert_eq!(store.advance_run(&turn, &begun).await.unwrap(), AfterTurn::Asleep);
+    claim(store, &wake_of_step(step).key).await
+}
+
+pub(crate) async fn runs_are_inserted_listed_and_deleted_with_their_workflow(store: &Store) {
+    let (one, two) = (workflow(store, "one").await, workflow(store, "two").await);
+    let [first, second] = [run(&one), RunRow { created_at: NOW.plus_ms(1), ..run(&two) }];
+    assert_eq!(inserted(store, &first).await, InsertedRun::Inserted);
+    assert_eq!(inserted(store, &second).await, InsertedRun::Inserted);
+    let third = run(&one);
+    assert_eq!(store.insert_run(&third, &wake(&third), 2).await.unwrap(), InsertedRun::Full);
+    assert_eq!(read(store, &first).await, first);
+    let list =
+        async |filter: RunFilter<'_>| store.runs(one.workspace_id, &filter, &Page::first(9)).await.unwrap().items;
+    assert_eq!(list(RunFilter::default()).await, [second.clone(), first.clone()]);
+    let of_workflow = RunFilter { workflow: Some(one.id), ..RunFilter::default() };
+    assert_eq!(list(of_workflow).await, std::slice::from_ref(&first));
+    let of_bot = RunFilter { bot: Some(two.bot_id), started_by: Some("k"), ..RunFilter::default() };
+    assert_eq!(list(of_bot).await, std::slice::from_ref(&second));
+    let later = RunFilter { since: Some(NOW.plus_ms(1)), status: Some(RunStatus::Queued), ..RunFilter::default() };
+    assert_eq!(list(later).await, std::slice::from_ref(&second));
+    let ended = RunFilter { status: Some(RunStatus::Completed), ..RunFilter::default() };
+    assert_eq!(list(ended).await, []);
+    let foreign = other_workspace(store).await;
+    assert_eq!(store.run(foreign, first.id).await.unwrap(), None);
+    assert!(store.runs(foreign, &RunFilter::default(), &Page::first(9)).await.unwrap().items.is_empty());
+    assert_eq!(store.count_sealed(SealedColumn::Runs).await.unwrap(), 2);
+
+    let busy = store.delete_workflow(one.workspace_id, one.id, NOW).await;
+    assert!(matches!(busy, Err(StoreError::InUse)), "a run goes on: {busy:?}");
+    let turn = claim(store, &wake(&first).key).await;
+    store.advance_run(&turn, &progress(&first, RunStatus::Cancelled)).await.unwrap();
+    assert_eq!(store.forget_runs(NOW.plus_ms(9)).await.unwrap(), 0);
+    assert!(store.delete_workflow(one.workspace_id, one.id, NOW).await.unwrap());
+    assert_eq!(store.run(one.workspace_id, first.id).await.unwrap(), None);
+    let turn = claim(store, &wake(&second).key).await;
+    store.advance_run(&turn, &progress(&second, RunStatus::Completed)).await.unwrap();
+    assert_eq!(store.forget_runs(NOW.plus_ms(10)).await.unwrap(), 1);
+}
+
+pub(crate) async fn a_run_starts_once_and_only_of_an_enabled_workflow(store: &Store) {
+    let row = workflow(store, "a").await;
+    let delivered = |id: &str| RunRow { delivery_id: Some(id.to_owned()), ..run(&row) };
+    assert_eq!(inserted(store, &delivered("d")).await, InsertedRun::Inserted);
+    let again = delivered("d");
+    let twice = store.insert_run(&again, &wake(&again), MAX).await;
+    assert!(matches!(twice, Err(StoreError::Conflict { .. })), "{twice:?}");
+    // The name and the bot of a run are those of its workflow.
+    let strong = workflow(store, "strong").await;
+    let steered = RunRow { bot_id: strong.bot_id, workflow: strong.name, ..run(&row) };
+    assert_eq!(inserted(store, &steered).await, InsertedRun::Inserted);
+    let kept = read(store, &steered).await;
+    assert_eq!((kept.bot_id, &kept.workflow), (row.bot_id, &row.name));
+    let foreign = RunRow { workspace_id: other_workspace(store).await, ..run(&row) };
+    assert_eq!(inserted(store, &foreign).await, InsertedRun::Disabled);
+    let disabled = WorkflowRow { enabled: false, updated_at: NOW.plus_ms(1), ..row.clone() };
+    assert!(store.update_workflow(&disabled, NOW, None).await.unwrap());
+    assert_eq!(inserted(store, &run(&row)).await, InsertedRun::Disabled);
+}
+
+pub(crate) async fn a_turn_of_a_run_writes_all_or_nothing(store: &Store) {
+    let row = run(&workflow(store, "a").await);
+    let first = step(&row, "first");
+    let of_step = running(store, &row, &first).await;
+    assert_eq!(steps(store, &row).await, std::slice::from_ref(&first));
+    assert_eq!(store.open_run_step(&first.key()).await.unwrap(), Some(first.clone()));
+    store.request_turns(&[wake(&row)]).await.unwrap();
+    let turn = claim(store, &wake(&row).key).await;
+    let (read_run, read_steps) = store.begin_run_turn(&turn, row.id).await.unwrap().unwrap();
+    assert_eq!((read_run.status, read_steps), (RunStatus::Running, vec![first.clone()]));
+
+    let stops =
+        RunProgress { stopped: vec![(first.key(), RunStepStop::Timeout)], ..progress(&row, RunStatus::Running) };
+    assert_eq!(store.advance_run(&turn, &stops).await.unwrap(), AfterTurn::Asleep);
+    assert_eq!(steps(store, &row).await[0].stopping, Some(RunStepStop::Timeout));
+    store.request_turns(&[wake(&row)]).await.unwrap();
+    let turn = claim(store, &wake(&row).key).await;
+
+    // The call ends while the turn decides to cancel its step: the turn must decide again.
+    store.append(&[], &[StoreRow::RunStep(Box::new(end(&first, &of_step, RunStepStatus::Succeeded)))]).await.unwrap();
+    let late = RunProgress {
+        ended: vec![end(&first, &turn, RunStepStatus::Cancelled)],
+        steps: vec![step(&row, "second")],
+        ..progress(&row, RunStatus::Cancelled)
+    };
+    let refused = store.advance_run(&turn, &late).await;
+    assert!(matches!(refused, Err(StoreError::ChangedMeanwhile)), "{refused:?}");
+    let kept = steps(store, &row).await;
+    assert_eq!((kept.len(), kept[0].status, kept[0].sealed.as_str()), (1, RunStepStatus::Succeeded, "result"));
+    assert_eq!(read(store, &row).await.status, RunStatus::Running);
+
+    // A host whose claim was replaced writes nothing.
+    let lost = WakeClaim { id: WakeClaimId::new(), ..turn.clone() };
+    let refused = store.advance_run(&lost, &progress(&row, RunStatus::Completed)).await;
+    assert!(matches!(refused, Err(StoreError::LostClaim)), "{refused:?}");
+    assert!(matches!(store.begin_run_turn(&lost, row.id).await, Err(StoreError::LostClaim)));
+    let done = store.advance_run(&turn, &progress(&row, RunStatus::Completed)).await.unwrap();
+    assert_eq!(done, AfterTurn::Asleep);
+    store.request_turns(&[wake(&row)]).await.unwrap();
+    let turn = claim(store, &wake(&row).key).await;
+    assert_eq!(store.begin_run_turn(&turn, row.id).await.unwrap(), None, "an ended run has no turns");
+}
+
+pub(crate) async fn the_end_of_a_step_is_written_by_the_turn_that_has_the_claim(store: &Store) {
+    let row = run(&workflow(store, "a").await);
+    let first = step(&row, "first");
+    let of_step = running(store, &row, &first).await;
+    let written = async |end: EndedRunStep| {
+        store.append(&[], &[StoreRow::RunStep(Box::new(end)), StoreRow::Wake(wake(&row))]).await.unwrap()
+    };
+    let lost = WakeClaim { id: WakeClaimId::new(), ..of_step.clone() };
+    assert_eq!(written(end(&first, &lost, RunStepStatus::Succeeded)).await, [false, true]);
+    assert_eq!(steps(store, &row).await, std::slice::from_ref(&first));
+    assert_eq!(written(end(&first, &of_step, RunStepStatus::Uncertain)).await, [true, true]);
+    assert_eq!(written(end(&first, &of_step, RunStepStatus::Succeeded)).await, [false, true], "an end is the only one");
+    assert_eq!(store.open_run_step(&first.key()).await.unwrap(), None);
+    let latest = store.latest_run_step(row.workspace_id, row.id, "first", "").await.unwrap().unwrap();
+    assert_eq!(latest.status, RunStepStatus::Uncertain);
+    let record = store.sealed_records(SealedColumn::RunSteps, None, 9).await.unwrap().records.remove(0);
+    assert_eq!(record.key, [format!("{}/do/first//000001/000001", row.id)]);
+}
+
+pub(crate) async fn people_pause_cancel_resolve_and_retry_runs(store: &Store) {
+    let row = run(&workflow(store, "a").await);
+    let first = step(&row, "first");
+    let of_step = running(store, &row, &first).await;
+    let ask = async |asked: RunRequest| {
+        let before = read(store, &row).await;
+        store.ask_run(&before, asked, asked.as_str(), &wake(&row)).await.unwrap()
+    };
+    let resume = async || store.resume_run(&read(store, &row).await, "resumed", &wake(&row)).await.unwrap();
+    assert!(ask(RunRequest::Pause).await && !ask(RunRequest::Pause).await);
+    assert!(!store.ask_run(&row, RunRequest::Cancel, "stale", &wake(&row)).await.unwrap(), "the record has changed");
+    assert!(resume().await && !resume().await);
+    assert!(ask(RunRequest::Pause).await && ask(RunRequest::Cancel).await);
+    assert!(!ask(RunRequest::Pause).await, "a cancellation cannot be taken back");
+    assert!(!resume().await);
+    assert!(ask(RunRequest::CancelAndUndo).await && !ask(RunRequest::Cancel).await);
+    let foreign = other_workspace(store).await;
+    let current = read(store, &row).await;
+    let stolen = RunRow { workspace_id: foreign, ..current.clone() };
+    assert!(!store.ask_run(&stolen, RunRequest::CancelAndUndo, "stolen", &wake(&row)).await.unwrap());
+
+    store.append(&[], &[StoreRow::RunStep(Box::new(end(&first, &of_step, RunStepStatus::Uncertain)))]).await.unwrap();
+    let turn = claim(store, &wake(&row).key).await;
+    // A turn that has not read the request of the person decides again.
+    let blind = store.advance_run(&turn, &progress(&row, RunStatus::Failed)).await;
+    assert!(matches!(blind, Err(StoreError::ChangedMeanwhile)), "{blind:?}");
+    let failed = RunProgress { code: Some("uncertain"), ..progress(&current, RunStatus::Failed) };
+    store.advance_run(&turn, &failed).await.unwrap();
+    let ended = read(store, &row).await;
+    assert_eq!((ended.code.as_deref(), ended.asked), (Some("uncertain"), Some(RunRequest::CancelAndUndo)));
+    assert!(!ask(RunRequest::Pause).await, "the run has ended");
+    let retry = async |before: &RunRow| store.retry_run(before, "again", &wake(before)).await.unwrap();
+    assert!(!retry(&ended).await, "a step is uncertain");
+    let said = (RunStepStatus::Failed, Some("failed"), "said");
+    let resolve = async |workspace| store.resolve_run_step(workspace, &first.key(), said, &wake(&row)).await.unwrap();
+    assert!(!resolve(foreign).await);
+    assert!(resolve(row.workspace_id).await && !resolve(row.workspace_id).await, "a person decides once");
+    assert!(retry(&ended).await && !retry(&ended).await);
+    let again = read(store, &row).await;
+    assert_eq!((again.status, again.attempt, again.sealed.as_str()), (RunStatus::Queued, 2, "again"));
+    assert_eq!((again.ended_at, again.asked, again.code), (None, None, None));
+}
