@@ -90,3 +90,8 @@ create index run_steps_task on run_steps (task_id) where task_id is not null;
 create index run_steps_child on run_steps (child_run_id) where child_run_id is not null;
 create index run_steps_approval on run_steps (approval_id) where approval_id is not null;
 create index run_steps_event on run_steps (workspace_id, wait_event) where wait_event is not null and ended_at is null;
+
+-- The runs that schedules have started.
+alter table schedules add column last_run_id text;
+alter table schedule_runs add column run_id text;
+create index schedule_runs_run on schedule_runs (run_id) where run_id is not null;

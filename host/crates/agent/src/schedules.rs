@@ -1,13 +1,15 @@
-//! Schedules: the times at which bots start tasks.
+//! Schedules: the times at which tasks of bots and runs of workflows start.
 //!
 //! timing.rs computes times, plan.rs decides what a turn does, firing.rs runs the turns, and operations.rs has what people
-//! do with schedules. A schedule has no rights: its tasks have those of their bot, of that moment.
+//! do with schedules. A schedule has no rights: its tasks and runs have those of their bot, of that moment. runs.rs is what the
+//! crate work does for schedules.
 
 mod firing;
 mod input;
 mod operations;
 mod plan;
 mod record;
+mod runs;
 pub(crate) mod task;
 mod timing;
 
@@ -15,33 +17,43 @@ use std::sync::Arc;
 
 use monstrum_core::app::App;
 use monstrum_engine::Engine;
-use monstrum_store::{NewWake, ScheduleRow, ScheduledTask, StoreError};
+use monstrum_core::operations::OperationError;
+use monstrum_store::{FiredSchedule, NewWake, ScheduleRow, ScheduledWork, StoreError};
 use monstrum_types::{ScheduleId, UtcMillis, WakeKey, WakeKind, WorkspaceId};
 
 pub use firing::ScheduleTurns;
 pub use record::place;
+pub use runs::{PreparedRun, RunOfSchedule, RunsOfSchedules};
 
 use self::plan::delay_ms;
 use self::record::{Record, RecordError};
+use crate::tasks;
 
 /// The schedules of a host.
 #[derive(Clone)]
 pub struct Schedules {
     app: Arc<App>,
     engine: Arc<dyn Engine>,
+    runs: Arc<dyn RunsOfSchedules>,
 }
 
 impl Schedules {
     /// Creates the schedules of the host `app`.
     #[must_use]
-    pub fn new(app: Arc<App>, engine: Arc<dyn Engine>) -> Schedules {
-        Schedules { app, engine }
+    pub fn new(app: Arc<App>, engine: Arc<dyn Engine>, runs: Arc<dyn RunsOfSchedules>) -> Schedules {
+        Schedules { app, engine, runs }
     }
 
-    /// Tells the engine about the events of a firing.
-    fn signal_events(&self, task: &ScheduledTask) {
-        self.app.emitter.signal(&task.event);
-        self.app.emitter.signal(&task.session.created);
+    /// Tells the engine about the work of a firing and its events.
+    fn signal(&self, work: &ScheduledWork) {
+        self.engine.signal(std::slice::from_ref(work.wake()));
+        match work {
+            ScheduledWork::Task(task) => {
+                self.app.emitter.signal(&task.event);
+                self.app.emitter.signal(&task.session.created);
+            }
+            ScheduledWork::Run(run) => self.app.emitter.signal(&run.event),
+        }
     }
 
     fn open(&self, row: &ScheduleRow) -> Result<Record, RecordError> {
@@ -70,4 +82,19 @@ fn wake(workspace_id: WorkspaceId, id: ScheduleId, due_at: UtcMillis) -> NewWake
 /// Returns the time of the turn for a planned time: the schedule's own delay comes on top.
 fn due_at(row: &ScheduleRow, record: &Record) -> Option<UtcMillis> {
     row.next_at.map(|planned| planned.plus_ms(delay_ms(row.id, planned, record.jitter_s)))
+}
+
+/// Returns why the database refused the work of a firing.
+fn refusal(work: &ScheduledWork, refused: FiredSchedule) -> OperationError {
+    match (work, refused) {
+        (ScheduledWork::Task(_), FiredSchedule::Full) => tasks::full(),
+        (ScheduledWork::Run(_), FiredSchedule::Full) => {
+            OperationError::OverLimit("the workspace has too many runs that have not ended".to_owned())
+        }
+        (_, FiredSchedule::Skipped) => {
+            OperationError::conflict("the workflow has as many runs as it allows, and starts none beyond them")
+        }
+        (_, FiredSchedule::Disabled) => OperationError::conflict("the workflow is disabled or was deleted"),
+        (_, FiredSchedule::Fired { .. } | FiredSchedule::Changed) => OperationError::changed_meanwhile(),
+    }
 }

@@ -105,7 +105,7 @@ pub use sandboxes::{
 };
 pub use schedules::{
     FiredSchedule, InsertedSchedule, RunningSchedule, ScheduleFiring, ScheduleRow, ScheduleRun, ScheduleRunStatus,
-    ScheduleUpdate, ScheduledTask, SchedulesMax,
+    ScheduleUpdate, ScheduledRun, ScheduledTask, ScheduledWork, SchedulesMax,
 };
 pub use sealed::{SealedColumn, SealedPage, SealedRow};
 pub use subscriptions::{SubscriptionMaker, SubscriptionRow};

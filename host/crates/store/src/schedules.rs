@@ -1,4 +1,4 @@
-//! Schedules: the times at which bots start tasks.
+//! Schedules: the times at which tasks of bots and runs of workflows start.
 //!
 //! What a person saved is sealed and bound to the id, the workspace, the bot, the name and the times of the changes, which the
 //! MAC covers. The other columns say what is next. Every change of a schedule has a later time than the change before, so that
@@ -6,15 +6,15 @@
 
 mod firing;
 
-use monstrum_types::{BotId, ScheduleId, TaskId, UtcMillis, WorkspaceId, words};
+use monstrum_types::{BotId, RunId, ScheduleId, TaskId, UtcMillis, WorkspaceId, words};
 
 use crate::db::{args, from_row, values};
 use crate::rows::{Authentic as _, Scope, authentic, change};
 use crate::wakes::NewWake;
 use crate::{Listed, Page, Store, StoreError};
 
-pub use firing::{FiredSchedule, ScheduleFiring, ScheduledTask};
-pub(crate) use firing::{end_run, request_turn_of};
+pub use firing::{FiredSchedule, ScheduleFiring, ScheduledRun, ScheduledTask, ScheduledWork};
+pub(crate) use firing::{EndedWork, end_work, request_turn_of};
 
 /// A row of `schedules`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,7 @@ pub struct ScheduleRow {
     pub last_planned_at: Option<UtcMillis>,
     pub last_fired_at: Option<UtcMillis>,
     pub last_task_id: Option<TaskId>,
+    pub last_run_id: Option<RunId>,
     pub last_status: Option<ScheduleRunStatus>,
     /// The number of failures in a row.
     pub failures: i64,
@@ -43,23 +44,23 @@ authentic! {
     covered: [id, workspace_id, bot_id, name, created_at, updated_at],
     // The sealed record authenticates itself, and a rotation of the master key replaces it. The other columns change with
     // each firing.
-    others: [next_at, last_planned_at, last_fired_at, last_task_id, last_status, failures, sealed],
+    others: [next_at, last_planned_at, last_fired_at, last_task_id, last_run_id, last_status, failures, sealed],
 }
 
 words! {
     /// What became of a firing.
     pub enum ScheduleRunStatus {
-        /// The firing waits for the end of an earlier task.
+        /// The firing waits for the end of an earlier task or run.
         Queued = "queued",
-        /// The task of the firing has not ended.
+        /// The task or run of the firing has not ended.
         Running = "running",
-        /// The task is completed.
+        /// The task or run is completed.
         Completed = "completed",
-        /// The task failed, or could not be started.
+        /// The task or run failed, or could not be started.
         Failed = "failed",
-        /// The task was cancelled.
+        /// The task or run was cancelled.
         Cancelled = "cancelled",
-        /// An earlier task had not ended, so no task was started.
+        /// Nothing was started, because an earlier task or run had not ended, or the limit of the workflow was reached.
         Skipped = "skipped",
         /// No host was there at the planned time, and the schedule does not make up for it.
         Missed = "missed",
@@ -75,16 +76,17 @@ pub struct ScheduleRun {
     pub status: ScheduleRunStatus,
     pub fired_at: UtcMillis,
     pub task_id: Option<TaskId>,
+    pub run_id: Option<RunId>,
 }
 
-from_row! { ScheduleRun { planned_at, is_manual, status, fired_at, task_id } }
+from_row! { ScheduleRun { planned_at, is_manual, status, fired_at, task_id, run_id } }
 
 /// The firings of a schedule that have not ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunningSchedule {
-    /// The number of tasks that have not ended.
-    pub tasks: i64,
-    /// The firings that wait for the end of a task, in the order of their times.
+    /// The number of tasks and runs that have not ended.
+    pub started: i64,
+    /// The firings that wait for the end of a task or run, in the order of their times.
     pub queued: Vec<ScheduleRun>,
 }
 
@@ -129,10 +131,12 @@ const RESUME: &str = "update schedules set failures = 0 where id = $1";
 const COUNT_OF_BOT: &str = "select count(*) as value from schedules where workspace_id = $1 and bot_id = $2";
 const COUNT_OF_WORKSPACE: &str = "select count(*) as value from schedules where workspace_id = $1";
 const RUNNING: &str = "\
-    select count(*) as value from schedule_runs join tasks on tasks.id = schedule_runs.task_id \
-    where schedule_runs.schedule_id = $1 and schedule_runs.status = 'running' and tasks.ended_at is null";
+    select count(*) as value from schedule_runs \
+    left join tasks on tasks.id = schedule_runs.task_id left join runs on runs.id = schedule_runs.run_id \
+    where schedule_runs.schedule_id = $1 and schedule_runs.status = 'running' \
+    and ((tasks.id is not null and tasks.ended_at is null) or (runs.id is not null and runs.ended_at is null))";
 const QUEUED: &str = "\
-    select planned_at, is_manual, status, fired_at, task_id from schedule_runs \
+    select planned_at, is_manual, status, fired_at, task_id, run_id from schedule_runs \
     where schedule_id = $1 and status = 'queued' order by planned_at limit $2";
 const PAUSED: &str = select!("where workspace_id = $1 and failures >= $2 order by id desc limit $3");
 const FORGET_RUNS: &str = "delete from schedule_runs where fired_at < $1 and status not in ('queued', 'running')";
@@ -157,9 +161,10 @@ impl Store {
                 if of_workspace.unwrap_or(i64::MAX) >= max.of_workspace {
                     return Ok(InsertedSchedule::WorkspaceFull);
                 }
-                let ScheduleRow { next_at, last_planned_at, last_fired_at, last_task_id, last_status, .. } = row;
+                let ScheduleRow { next_at, last_planned_at, last_fired_at, last_status, .. } = row;
                 let last_status = last_status.map(ScheduleRunStatus::as_str);
-                let last = values![*next_at, *last_planned_at, *last_fired_at, *last_task_id, last_status];
+                let started = (row.last_task_id, row.last_run_id);
+                let last = values![*next_at, *last_planned_at, *last_fired_at, started.0, started.1, last_status];
                 let left_out = last.into_iter().chain(values![row.failures, &row.sealed]).collect();
                 change.insert(row, left_out, Vec::new()).await?;
                 if let Some(wake) = wake {
@@ -236,7 +241,7 @@ impl Store {
         })
     }
 
-    /// Deletes a schedule that was last changed at `before`. Its tasks go on. Returns `false` if the schedule was changed
+    /// Deletes a schedule that was last changed at `before`. Its tasks and runs go on. Returns `false` if the schedule was changed
     /// since or does not exist.
     pub async fn delete_schedule(
         &self,
@@ -252,9 +257,9 @@ impl Store {
 
     /// Returns the firings of a schedule that have not ended, with at most `limit` that wait.
     pub async fn running_schedule(&self, id: ScheduleId, limit: u32) -> Result<RunningSchedule, StoreError> {
-        let tasks: Option<i64> = self.db.one(RUNNING, args![id]).await?;
+        let started: Option<i64> = self.db.one(RUNNING, args![id]).await?;
         let queued = self.db.all(QUEUED, args![id, i64::from(limit)]).await?;
-        Ok(RunningSchedule { tasks: tasks.unwrap_or(0), queued })
+        Ok(RunningSchedule { started: started.unwrap_or(0), queued })
     }
 
     /// Deletes the ended firings that happened before a time. Returns their number.

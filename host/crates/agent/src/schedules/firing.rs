@@ -1,19 +1,16 @@
-//! The turns of schedules: what is due starts a task.
-
-use std::sync::Arc;
+//! The turns of schedules: what is due starts a task or a run.
 
 use async_trait::async_trait;
-use monstrum_core::app::App;
 use monstrum_core::operations::OperationError;
-use monstrum_engine::{Engine, Handler, Turn, TurnError, TurnOutcome};
+use monstrum_engine::{Handler, Turn, TurnError, TurnOutcome};
 use monstrum_store::{FiredSchedule, RunningSchedule, ScheduleFiring, ScheduleRow, ScheduleRun, ScheduleRunStatus};
 use monstrum_types::{ScheduleId, UtcMillis, WakeKind, with_causes};
 
 use super::plan::{Outcome, Plan, QUEUED_MAX, Unended, plan};
 use super::record::Record;
 use super::timing::Timing;
-use super::{Schedules, due_at};
-use crate::tasks::{TASKS_MAX, full};
+use super::{Schedules, due_at, refusal};
+use crate::tasks::TASKS_MAX;
 
 /// Runs the turns of schedules.
 pub struct ScheduleTurns(Schedules);
@@ -30,8 +27,8 @@ struct Read<'a> {
 impl ScheduleTurns {
     /// Creates the handler of the schedules of a host.
     #[must_use]
-    pub fn new(app: Arc<App>, engine: Arc<dyn Engine>) -> ScheduleTurns {
-        ScheduleTurns(Schedules::new(app, engine))
+    pub fn new(schedules: Schedules) -> ScheduleTurns {
+        ScheduleTurns(schedules)
     }
 
     /// Fails if the rows of the workspace may be forged: then nothing starts.
@@ -53,12 +50,12 @@ impl ScheduleTurns {
     /// Decides what is due, and does it.
     async fn fire(&self, turn: &Turn, read: Read<'_>) -> Result<TurnOutcome, TurnError> {
         let Read { row, record, timing, running, now } = read;
-        let unended = Unended { runs: running.tasks > 0, queued: running.queued.len() };
+        let unended = Unended { runs: running.started > 0, queued: running.queued.len() };
         let Plan { firing, next_at } = plan(row.id, (record, timing), row.next_at, now, unended);
         let next = ScheduleRow { next_at, ..row.clone() };
         let wake_at = due_at(&next, record);
         let Some((planned_at, outcome)) = firing else {
-            return match running.queued.first().filter(|_| running.tasks == 0) {
+            return match running.queued.first().filter(|_| running.started == 0) {
                 Some(queued) => self.start(turn, &read, queued.planned_at, (next_at, wake_at)).await,
                 None if next_at != row.next_at => self.end(turn, row, Vec::new(), (next_at, wake_at)).await,
                 None => Ok(wake_at.map_or(TurnOutcome::Done, TurnOutcome::Rest)),
@@ -70,12 +67,12 @@ impl ScheduleTurns {
             Outcome::Skip => ScheduleRunStatus::Skipped,
             Outcome::Miss => ScheduleRunStatus::Missed,
         };
-        // A firing that waits for no task is the next turn's.
-        let wake_at = if running.tasks == 0 && !running.queued.is_empty() { Some(now) } else { wake_at };
+        // A firing that waits for nothing is the next turn's.
+        let wake_at = if running.started == 0 && !running.queued.is_empty() { Some(now) } else { wake_at };
         self.end(turn, row, vec![run(planned_at, status, now)], (next_at, wake_at)).await
     }
 
-    /// Starts the task of a planned time. A task that cannot be started is a failure of the schedule.
+    /// Starts the work of a planned time. Work that cannot be started is a failure of the schedule.
     async fn start(
         &self,
         turn: &Turn,
@@ -84,38 +81,42 @@ impl ScheduleTurns {
         next: (Option<UtcMillis>, Option<UtcMillis>),
     ) -> Result<TurnOutcome, TurnError> {
         let Read { row, record, running, now, .. } = read;
-        let prepared = self.0.task(row, record, (planned_at, *now));
-        // No task will end that would let the next waiting firing start.
+        let prepared = self.0.work(row, record, (planned_at, *now)).await;
+        // No work will end that would let the next waiting firing start.
         let after_failure = (next.0, if running.queued.len() > 1 { Some(*now) } else { next.1 });
         let failed = |error: &OperationError| {
             let error = with_causes(error);
-            tracing::warn!(schedule.id = %row.id, %error, "a schedule cannot start its task");
+            tracing::warn!(schedule.id = %row.id, %error, "a schedule cannot start its task or run");
             vec![run(planned_at, ScheduleRunStatus::Failed, *now)]
         };
-        let task = match prepared {
-            Ok(task) => task,
+        let work = match prepared {
+            Ok(work) => work,
             Err(error) => return self.end(turn, row, failed(&error), after_failure).await,
         };
-        let mut started = run(planned_at, ScheduleRunStatus::Running, *now);
-        started.task_id = Some(task.row.id);
+        let started = work.firing(planned_at, *now, false);
         let (next_at, wake_at) = next;
-        let firing = ScheduleFiring { schedule: row, next_at, wake_at, runs: vec![started], task: Some(&task) };
-        match self.0.app.store.fire_schedule(turn.claim(), &firing, TASKS_MAX).await? {
-            FiredSchedule::Fired { after, has_task } => {
-                if has_task {
-                    self.0.engine.signal(std::slice::from_ref(&task.wake));
-                    self.0.signal_events(&task);
+        let firing = ScheduleFiring { schedule: row, next_at, wake_at, runs: vec![started], work: Some(&work) };
+        let fired = self.0.app.store.fire_schedule(turn.claim(), &firing, TASKS_MAX).await?;
+        match fired {
+            FiredSchedule::Fired { after, has_work } => {
+                if has_work {
+                    self.0.signal(&work);
                 } else {
-                    tracing::error!(schedule.id = %row.id, "a planned time has fired before, so it starts no task");
+                    tracing::error!(schedule.id = %row.id, "a planned time has fired before, so it starts nothing");
                 }
                 Ok(TurnOutcome::Ended(after))
             }
             FiredSchedule::Changed => Ok(TurnOutcome::Rest(*now)),
-            FiredSchedule::Full => self.end(turn, row, failed(&full()), after_failure).await,
+            FiredSchedule::Skipped => {
+                self.end(turn, row, vec![run(planned_at, ScheduleRunStatus::Skipped, *now)], after_failure).await
+            }
+            FiredSchedule::Full | FiredSchedule::Disabled => {
+                self.end(turn, row, failed(&refusal(&work, fired)), after_failure).await
+            }
         }
     }
 
-    /// Ends a turn that starts no task.
+    /// Ends a turn that starts nothing.
     async fn end(
         &self,
         turn: &Turn,
@@ -123,10 +124,12 @@ impl ScheduleTurns {
         runs: Vec<ScheduleRun>,
         (next_at, wake_at): (Option<UtcMillis>, Option<UtcMillis>),
     ) -> Result<TurnOutcome, TurnError> {
-        let firing = ScheduleFiring { schedule, next_at, wake_at, runs, task: None };
+        let firing = ScheduleFiring { schedule, next_at, wake_at, runs, work: None };
         match self.0.app.store.fire_schedule(turn.claim(), &firing, TASKS_MAX).await? {
             FiredSchedule::Fired { after, .. } => Ok(TurnOutcome::Ended(after)),
-            FiredSchedule::Changed | FiredSchedule::Full => Ok(TurnOutcome::Rest(self.0.app.clock.now())),
+            FiredSchedule::Changed | FiredSchedule::Full | FiredSchedule::Skipped | FiredSchedule::Disabled => {
+                Ok(TurnOutcome::Rest(self.0.app.clock.now()))
+            }
         }
     }
 }
@@ -176,5 +179,5 @@ fn not_sealed() -> TurnError {
 
 /// Returns a firing that a turn makes.
 fn run(planned_at: UtcMillis, status: ScheduleRunStatus, fired_at: UtcMillis) -> ScheduleRun {
-    ScheduleRun { planned_at, is_manual: false, status, fired_at, task_id: None }
+    ScheduleRun { planned_at, is_manual: false, status, fired_at, task_id: None, run_id: None }
 }

@@ -78,6 +78,7 @@ pub(super) fn plan(
 mod tests {
     use monstrum_api::schedules::MadeBy;
 
+    use super::super::record::Work;
     use super::super::timing::When;
     use super::*;
 
@@ -86,7 +87,7 @@ mod tests {
 
     fn record(overlap: Overlap, missed: Missed, jitter_s: u32) -> Record {
         Record {
-            instruction: "x".to_owned(),
+            work: Work::Task { instruction: "x".to_owned() },
             when: When::EveryS(3600),
             timezone: "UTC".to_owned(),
             overlap,

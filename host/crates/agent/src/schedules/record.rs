@@ -3,9 +3,10 @@
 use monstrum_api::schedules::{MadeBy, Missed, Overlap};
 use monstrum_api::tasks::Narrow;
 use monstrum_store::ScheduleRow;
-use monstrum_types::{BotId, KeyId, ScheduleId, WorkspaceId};
+use monstrum_types::{BotId, KeyId, ScheduleId, WorkflowId, WorkspaceId};
 use monstrum_vault::{AssociatedData, Vault, VaultError};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::timing::{Timing, TimingError, When};
 
@@ -15,7 +16,8 @@ const STARTERS_MAX: usize = 100;
 /// The sealed record of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    pub(super) instruction: String,
+    #[serde(flatten)]
+    pub(super) work: Work,
     pub(super) when: When,
     pub(super) timezone: String,
     pub(super) overlap: Overlap,
@@ -28,6 +30,16 @@ pub(super) struct Record {
     /// The keys that made or changed the schedule, the last one last. They cannot decide about its calls.
     #[serde(default)]
     pub(super) starters: Vec<KeyId>,
+}
+
+/// What a schedule starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Work {
+    /// A run of a workflow.
+    Run { workflow_id: WorkflowId, input: Value },
+    /// A task of the bot.
+    Task { instruction: String },
 }
 
 /// An error while a record is sealed or opened.
@@ -98,7 +110,7 @@ mod tests {
     fn a_record_opens_only_in_its_row() {
         let vault = Vault::new(MasterKeys::from_text(&format!("1 {}", "ab".repeat(32))).unwrap());
         let record = Record {
-            instruction: "Look.".to_owned(),
+            work: Work::Task { instruction: "Look.".to_owned() },
             when: When::Cron("0 0 * * *".to_owned()),
             timezone: "UTC".to_owned(),
             overlap: Overlap::Skip,
@@ -118,6 +130,7 @@ mod tests {
             last_planned_at: None,
             last_fired_at: None,
             last_task_id: None,
+            last_run_id: None,
             last_status: None,
             failures: 0,
             created_at: UtcMillis(1),
@@ -128,6 +141,10 @@ mod tests {
         // The times, the counter and the last firing are not part of what a person saved.
         let turned = ScheduleRow { next_at: Some(UtcMillis(9)), failures: 3, ..row.clone() };
         assert_eq!(Record::open(&vault, &turned).unwrap(), record);
+        let work = Work::Run { workflow_id: WorkflowId::new(), input: serde_json::json!({ "repo": "acme/web" }) };
+        let of_workflow = Record { work, ..record.clone() };
+        let sealed = of_workflow.seal(&vault, &row).unwrap();
+        assert_eq!(Record::open(&vault, &ScheduleRow { sealed, ..row.clone() }).unwrap(), of_workflow);
         let edits: [fn(&mut ScheduleRow); 6] = [
             |row| row.id = ScheduleId::new(),
             |row| row.workspace_id = WorkspaceId::new(),

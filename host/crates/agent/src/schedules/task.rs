@@ -1,27 +1,61 @@
-//! The task of a firing.
+//! What a firing starts.
 
 use monstrum_api::tools::Chat;
 use monstrum_core::events::{self, EventCause, EventLinks, EventType, NewEvent};
 use monstrum_core::models;
 use monstrum_core::operations::OperationError;
-use monstrum_store::{BotRow, EventRow, NewSession, NewWake, ScheduleRow, ScheduledTask, SessionRow};
+use monstrum_store::{
+    BotRow, EventRow, NewSession, NewWake, ScheduleRow, ScheduledRun, ScheduledTask, ScheduledWork, SessionRow,
+};
 use monstrum_types::{Labels, SessionId, TaskId, UtcMillis, WakeKey, WakeKind};
 use serde_json::{Value, json};
 
 use super::Schedules;
-use super::record::Record;
+use super::record::{Record, Work};
+use super::runs::{PreparedRun, RunOfSchedule};
 use crate::journal::{self, Limits, Source, TaskContent};
 use crate::links::TaskLink;
 use crate::tasks::{self, OWN_APP, STEPS, WALL_S};
 
 impl Schedules {
-    /// Prepares the task of a firing, with a session of its own and the event `schedule.fired`.
+    /// Prepares the task or the run of a firing, with the event `schedule.fired`.
     ///
-    /// Fails if the bot has no model.
-    pub(super) fn task(
+    /// Fails if the bot of a task has no model, or the workflow takes no run with this input.
+    pub(super) async fn work(
         &self,
         row: &ScheduleRow,
         record: &Record,
+        times: (UtcMillis, UtcMillis),
+    ) -> Result<ScheduledWork, OperationError> {
+        match &record.work {
+            Work::Task { instruction } => {
+                Ok(ScheduledWork::Task(Box::new(self.task(row, record, instruction, times)?)))
+            }
+            Work::Run { workflow_id, input } => {
+                let (planned_at, now) = times;
+                let event = self.fired(row, EventLinks::default(), times)?;
+                let new = RunOfSchedule {
+                    schedule: row,
+                    planned_at,
+                    workflow_id: *workflow_id,
+                    input: input.clone(),
+                    starters: record.starters.clone(),
+                    narrow: record.narrow.clone(),
+                    cause: EventCause::of(&event),
+                    now,
+                };
+                let PreparedRun { row, wake, max } = self.runs.prepare(new).await?;
+                Ok(ScheduledWork::Run(Box::new(ScheduledRun { row, wake, max, event })))
+            }
+        }
+    }
+
+    /// Prepares a task, with a session of its own.
+    fn task(
+        &self,
+        row: &ScheduleRow,
+        record: &Record,
+        instruction: &str,
         (planned_at, now): (UtcMillis, UtcMillis),
     ) -> Result<ScheduledTask, OperationError> {
         let (app, workspace, bot) = (&self.app, row.workspace_id, row.bot_id);
@@ -32,18 +66,27 @@ impl Schedules {
         let session = self.session(row, now)?;
         let SessionRow { id, app_id, user_id, chat_id, .. } = session.row.clone();
         let source = Source::Schedule { id: row.id, starters: record.starters.clone() };
-        let mut content = TaskContent::new(record.instruction.clone(), limits(&found.row), source);
+        let mut content = TaskContent::new(instruction.to_owned(), limits(&found.row), source);
         content.chat = Some(Chat { app_id, user_id, chat_id });
         content.links = record.narrow.iter().cloned().map(TaskLink::Narrow).collect();
         let mut task = tasks::new_row((workspace, bot), Some(id), now);
         let links = EventLinks { task_id: Some(task.id.to_string()), ..EventLinks::default() };
-        let data = json!({ "name": row.name, "planned_at": planned_at, "fired_at": now });
-        let fired = (EventType::ScheduleFired, "schedule", row.id.to_string());
-        let event = self.event(row, fired, (links, data), now)?;
+        let event = self.fired(row, links, (planned_at, now))?;
         content.cause = Some(EventCause::of(&event));
         task.sealed = journal::seal_task(&app.vault, &task, &content).map_err(tasks::internal)?;
         let wake = wake_of(&task.id, row, now)?;
         Ok(ScheduledTask { row: task, session, wake, event })
+    }
+
+    /// Returns the event of a firing.
+    fn fired(
+        &self,
+        row: &ScheduleRow,
+        links: EventLinks,
+        (planned_at, now): (UtcMillis, UtcMillis),
+    ) -> Result<EventRow, OperationError> {
+        let data = json!({ "name": row.name, "planned_at": planned_at, "fired_at": now });
+        self.event(row, (EventType::ScheduleFired, "schedule", row.id.to_string()), (links, data), now)
     }
 
     /// Returns the session that the task has for itself. Its user is the schedule.

@@ -126,6 +126,7 @@ mod tests {
             last_planned_at: None,
             last_fired_at: None,
             last_task_id: None,
+            last_run_id: None,
             last_status: None,
             failures: 0,
             created_at: NOW,

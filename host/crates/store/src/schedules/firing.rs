@@ -1,9 +1,10 @@
-//! The firing of a schedule: one transaction writes the firing, its task, the event, and what is next. A firing is unique
-//! by its planned time, so that one of several hosts starts the task.
+//! The firing of a schedule: one transaction writes the firing, its task or run, the event, and what is next. A firing is
+//! unique by its planned time, so that one of several hosts starts the work.
 
-use monstrum_types::{ScheduleId, TaskId, UtcMillis};
+use monstrum_types::{RunId, ScheduleId, TaskId, UtcMillis};
 
 use super::{ScheduleRow, ScheduleRun, ScheduleRunStatus};
+use crate::runs::{InsertedRun, RunRow, RunStatus, RunsMax, write_run};
 use crate::db::{Session, args, retry};
 use crate::tasks::{InsertedTask, NewSession, TaskRow, TaskStatus, TasksMax};
 use crate::wakes::{AfterTurn, NewWake, WakeClaim, end_turn};
@@ -19,6 +20,51 @@ pub struct ScheduledTask {
     pub event: EventRow,
 }
 
+/// The run that a firing starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScheduledRun {
+    pub row: RunRow,
+    pub wake: NewWake,
+    pub max: RunsMax,
+    /// The event `schedule.fired`.
+    pub event: EventRow,
+}
+
+/// What a firing starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScheduledWork {
+    Task(Box<ScheduledTask>),
+    Run(Box<ScheduledRun>),
+}
+
+impl ScheduledWork {
+    /// Returns the firing that starts the work.
+    #[must_use]
+    pub fn firing(&self, planned_at: UtcMillis, fired_at: UtcMillis, is_manual: bool) -> ScheduleRun {
+        let (task_id, run_id) = match self {
+            ScheduledWork::Task(task) => (Some(task.row.id), None),
+            ScheduledWork::Run(run) => (None, Some(run.row.id)),
+        };
+        ScheduleRun { planned_at, is_manual, status: ScheduleRunStatus::Running, fired_at, task_id, run_id }
+    }
+
+    /// Returns the wake of the task or run.
+    #[must_use]
+    pub fn wake(&self) -> &NewWake {
+        match self {
+            ScheduledWork::Task(task) => &task.wake,
+            ScheduledWork::Run(run) => &run.wake,
+        }
+    }
+}
+
+/// The work of a schedule that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndedWork {
+    Task(TaskId, TaskStatus),
+    Run(RunId, RunStatus),
+}
+
 /// A turn of a schedule.
 #[derive(Clone, Debug)]
 pub struct ScheduleFiring<'a> {
@@ -30,19 +76,23 @@ pub struct ScheduleFiring<'a> {
     pub wake_at: Option<UtcMillis>,
     /// The firings: new ones, and queued ones whose status changes.
     pub runs: Vec<ScheduleRun>,
-    /// The task of the last of the firings.
-    pub task: Option<&'a ScheduledTask>,
+    /// What the last of the firings starts.
+    pub work: Option<&'a ScheduledWork>,
 }
 
 /// The result of a turn of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FiredSchedule {
     /// The turn has ended; the firing whose planned time had fired before was left out.
-    Fired { after: AfterTurn, has_task: bool },
+    Fired { after: AfterTurn, has_work: bool },
     /// The schedule was changed or deleted since it was read, so nothing was written.
     Changed,
-    /// The workspace has too many tasks that have not ended, so nothing was written.
+    /// The workspace has too many tasks or runs that have not ended, so nothing was written.
     Full,
+    /// The workflow has as many runs as it allows and starts none beyond them, so nothing was written.
+    Skipped,
+    /// The workflow was disabled or deleted, so nothing was written.
+    Disabled,
 }
 
 const ADVANCE: &str = "\
@@ -51,54 +101,89 @@ const ADVANCE: &str = "\
 const LOCK: &str = "update schedules set failures = failures where workspace_id = $1 and id = $2 and updated_at = $3";
 // A firing that waits can start or be skipped. Any other firing of the same planned time is the only one.
 const RECORD: &str = "\
-    insert into schedule_runs (schedule_id, planned_at, workspace_id, is_manual, status, fired_at, task_id) \
-    values ($1, $2, $3, $4, $5, $6, $7) on conflict (schedule_id, planned_at) do update set \
-    status = excluded.status, fired_at = excluded.fired_at, task_id = excluded.task_id \
+    insert into schedule_runs (schedule_id, planned_at, workspace_id, is_manual, status, fired_at, task_id, run_id) \
+    values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (schedule_id, planned_at) do update set \
+    status = excluded.status, fired_at = excluded.fired_at, task_id = excluded.task_id, run_id = excluded.run_id \
     where schedule_runs.status = 'queued' and excluded.status <> 'queued'";
 const LAST: &str = "\
-    update schedules set last_planned_at = $2, last_fired_at = $3, last_task_id = $4, last_status = $5, \
-    failures = failures + $6 where id = $1";
+    update schedules set last_planned_at = $2, last_fired_at = $3, last_task_id = $4, last_run_id = $5, last_status = $6, \
+    failures = failures + $7 where id = $1";
 const REQUEST: &str = "\
     insert into wakes (key, workspace_id, due_at, version) \
-    select 'schedule/' || schedule_id, workspace_id, cast($2 as bigint), 1 from schedule_runs where task_id = $1 \
+    select 'schedule/' || schedule_id, workspace_id, cast($2 as bigint), 1 from schedule_runs where task_id = $1 or run_id = $1 \
     on conflict (key) do update set \
     due_at = case when excluded.due_at < wakes.due_at then excluded.due_at else wakes.due_at end, \
     version = wakes.version + 1 returning key as value";
-const LOCK_OF_TASK: &str = "\
-    update schedules set failures = failures where id = (select schedule_id from schedule_runs where task_id = $1)";
-const END_RUN: &str = "update schedule_runs set status = $2 where task_id = $1 and status = 'running'";
-const END_LAST: &str = "update schedules set last_status = $2 where last_task_id = $1";
+const LOCK_OF_WORK: &str = "\
+    update schedules set failures = failures \
+    where id = (select schedule_id from schedule_runs where task_id = $1 or run_id = $1)";
+const END_RUN: &str = "update schedule_runs set status = $2 where (task_id = $1 or run_id = $1) and status = 'running'";
+const END_LAST: &str = "update schedules set last_status = $2 where last_task_id = $1 or last_run_id = $1";
 const FAILED: &str = "\
     update schedules set failures = failures + 1 \
-    where id = (select schedule_id from schedule_runs where task_id = $1 and not is_manual)";
-// A schedule that is paused stays paused when an earlier task is completed.
+    where id = (select schedule_id from schedule_runs where (task_id = $1 or run_id = $1) and not is_manual)";
+// A schedule that is paused stays paused when earlier work is completed.
 const COMPLETED: &str = "\
     update schedules set failures = 0 where failures < $2 \
-    and id = (select schedule_id from schedule_runs where task_id = $1 and not is_manual)";
+    and id = (select schedule_id from schedule_runs where (task_id = $1 or run_id = $1) and not is_manual)";
 
-/// Requests a turn of the schedule that started a task, if one did, in the transaction that ends the task. Returns the key
-/// of the schedule.
-pub(crate) async fn request_turn_of(
-    session: &mut Session,
-    task: TaskId,
-    now: UtcMillis,
-) -> Result<Option<String>, StoreError> {
-    session.one(REQUEST, args![task, now]).await
+impl EndedWork {
+    fn id(self) -> String {
+        match self {
+            EndedWork::Task(id, _) => id.to_string(),
+            EndedWork::Run(id, _) => id.to_string(),
+        }
+    }
+
+    /// Returns what becomes of the firing; `None` for work that has not ended.
+    fn status(self) -> Option<ScheduleRunStatus> {
+        match self {
+            EndedWork::Task(_, TaskStatus::Completed) | EndedWork::Run(_, RunStatus::Completed) => {
+                Some(ScheduleRunStatus::Completed)
+            }
+            EndedWork::Task(_, TaskStatus::Failed) | EndedWork::Run(_, RunStatus::Failed) => {
+                Some(ScheduleRunStatus::Failed)
+            }
+            EndedWork::Task(_, TaskStatus::Cancelled) | EndedWork::Run(_, RunStatus::Cancelled) => {
+                Some(ScheduleRunStatus::Cancelled)
+            }
+            EndedWork::Task(..) | EndedWork::Run(..) => None,
+        }
+    }
 }
 
-/// Records the end of a task that a schedule started. [`request_turn_of`] comes before, because wakes are locked first.
-pub(crate) async fn end_run(session: &mut Session, task: TaskId, status: TaskStatus) -> Result<(), StoreError> {
-    session.run(LOCK_OF_TASK, args![task]).await?;
-    if session.run(END_RUN, args![task, status.as_str()]).await? == 0 {
+/// Requests a turn of the schedule that started a task or a run, if one did, in the transaction that ends it. Returns the
+/// key of the schedule.
+pub(crate) async fn request_turn_of(
+    session: &mut Session,
+    ended: EndedWork,
+    now: UtcMillis,
+) -> Result<Option<String>, StoreError> {
+    session.one(REQUEST, args![&ended.id(), now]).await
+}
+
+/// Records the end of a task or a run that a schedule started. [`request_turn_of`] comes before, because wakes are locked first.
+pub(crate) async fn end_work(session: &mut Session, ended: EndedWork) -> Result<(), StoreError> {
+    let (id, Some(status)) = (ended.id(), ended.status()) else { return Ok(()) };
+    session.run(LOCK_OF_WORK, args![&id]).await?;
+    if session.run(END_RUN, args![&id, status.as_str()]).await? == 0 {
         return Ok(());
     }
-    session.run(END_LAST, args![task, status.as_str()]).await?;
+    session.run(END_LAST, args![&id, status.as_str()]).await?;
     match status {
-        TaskStatus::Failed => session.run(FAILED, args![task]).await?,
-        TaskStatus::Completed => session.run(COMPLETED, args![task, ScheduleRow::FAILURES_MAX]).await?,
-        TaskStatus::Queued | TaskStatus::Running | TaskStatus::Waiting | TaskStatus::Cancelled => 0,
+        ScheduleRunStatus::Failed => session.run(FAILED, args![&id]).await?,
+        ScheduleRunStatus::Completed => session.run(COMPLETED, args![&id, ScheduleRow::FAILURES_MAX]).await?,
+        _ => 0,
     };
     Ok(())
+}
+
+/// What became of the firings of a turn.
+enum Written {
+    /// The firings are written, and whether work was started.
+    Work(bool),
+    /// The work was refused, so the transaction must not be committed.
+    Refused(FiredSchedule),
 }
 
 impl ScheduleRow {
@@ -115,20 +200,20 @@ impl ScheduleRow {
 impl ScheduleRun {
     /// Records the firing, and makes it the last one of its schedule. Returns `false` if the planned time had fired.
     async fn record(&self, session: &mut Session, schedule: &ScheduleRow) -> Result<bool, StoreError> {
-        let ScheduleRun { planned_at, is_manual, status, fired_at, task_id } = self;
+        let ScheduleRun { planned_at, is_manual, status, fired_at, task_id, run_id } = self;
         let (id, word): (ScheduleId, _) = (schedule.id, status.as_str());
-        let values = args![id, *planned_at, schedule.workspace_id, *is_manual, word, *fired_at, *task_id];
+        let values = args![id, *planned_at, schedule.workspace_id, *is_manual, word, *fired_at, *task_id, *run_id];
         if session.run(RECORD, values).await? == 0 {
             return Ok(false);
         }
         let failures = i64::from(*status == ScheduleRunStatus::Failed && !is_manual);
-        session.run(LAST, args![id, *planned_at, *fired_at, *task_id, word, failures]).await?;
+        session.run(LAST, args![id, *planned_at, *fired_at, *task_id, *run_id, word, failures]).await?;
         Ok(true)
     }
 }
 
 impl Store {
-    /// Ends a turn of a schedule: records its firings, starts the task and plans the next turn. Fails with
+    /// Ends a turn of a schedule: records its firings, starts the work and plans the next turn. Fails with
     /// [`StoreError::LostClaim`] and writes nothing if the claim was replaced.
     pub async fn fire_schedule(
         &self,
@@ -145,11 +230,11 @@ impl Store {
                 return Ok(FiredSchedule::Changed);
             }
             match self.write_firing(&mut session, firing, max).await? {
-                None => Ok(FiredSchedule::Full),
-                Some(has_task) => {
+                Written::Work(has_work) => {
                     session.commit().await?;
-                    Ok(FiredSchedule::Fired { after, has_task })
+                    Ok(FiredSchedule::Fired { after, has_work })
                 }
+                Written::Refused(refused) => Ok(refused),
             }
         })
     }
@@ -159,7 +244,7 @@ impl Store {
         &self,
         schedule: &ScheduleRow,
         run: &ScheduleRun,
-        task: &ScheduledTask,
+        work: &ScheduledWork,
         max: TasksMax,
     ) -> Result<FiredSchedule, StoreError> {
         let firing = ScheduleFiring {
@@ -167,7 +252,7 @@ impl Store {
             next_at: schedule.next_at,
             wake_at: None,
             runs: vec![run.clone()],
-            task: Some(task),
+            work: Some(work),
         };
         retry!(async {
             let mut session = self.db.write().await?;
@@ -176,34 +261,43 @@ impl Store {
                 return Ok(FiredSchedule::Changed);
             }
             match self.write_firing(&mut session, &firing, max).await? {
-                None => Ok(FiredSchedule::Full),
-                Some(has_task) => {
+                Written::Work(has_work) => {
                     session.commit().await?;
-                    Ok(FiredSchedule::Fired { after: AfterTurn::Asleep, has_task })
+                    Ok(FiredSchedule::Fired { after: AfterTurn::Asleep, has_work })
                 }
+                Written::Refused(refused) => Ok(refused),
             }
         })
     }
 
-    /// Writes the firings and the task of the last one. Returns whether the task was written, or `None` if the workspace
-    /// has too many tasks.
+    /// Writes the firings and the work of the last one.
     async fn write_firing(
         &self,
         session: &mut Session,
         firing: &ScheduleFiring<'_>,
         max: TasksMax,
-    ) -> Result<Option<bool>, StoreError> {
+    ) -> Result<Written, StoreError> {
         let mut is_new = false;
         for run in &firing.runs {
             is_new = run.record(session, firing.schedule).await?;
         }
-        let Some(task) = firing.task.filter(|_| is_new) else { return Ok(Some(false)) };
-        match self.write_task(session, &task.row, Some(&task.session), &task.wake, max).await? {
-            InsertedTask::Inserted => {}
-            InsertedTask::Full | InsertedTask::TreeFull => return Ok(None),
-            InsertedTask::Busy | InsertedTask::NoSession => return Err(StoreError::UnknownReference),
-        }
-        task.event.insert(session).await?;
-        Ok(Some(true))
+        let event = match firing.work.filter(|_| is_new) {
+            None => return Ok(Written::Work(false)),
+            Some(ScheduledWork::Task(task)) => {
+                match self.write_task(session, &task.row, Some(&task.session), &task.wake, max).await? {
+                    InsertedTask::Inserted => &task.event,
+                    InsertedTask::Full | InsertedTask::TreeFull => return Ok(Written::Refused(FiredSchedule::Full)),
+                    InsertedTask::Busy | InsertedTask::NoSession => return Err(StoreError::UnknownReference),
+                }
+            }
+            Some(ScheduledWork::Run(run)) => match write_run(session, &run.row, &run.wake, run.max).await? {
+                InsertedRun::Inserted => &run.event,
+                InsertedRun::Full => return Ok(Written::Refused(FiredSchedule::Full)),
+                InsertedRun::Skipped => return Ok(Written::Refused(FiredSchedule::Skipped)),
+                InsertedRun::Disabled => return Ok(Written::Refused(FiredSchedule::Disabled)),
+            },
+        };
+        event.insert(session).await?;
+        Ok(Written::Work(true))
     }
 }

@@ -6,7 +6,8 @@ use super::sessions::{read_by, used_by};
 use super::{TaskRow, TaskStatus, TaskStepRow, select_tasks, task_columns};
 use crate::db::{Arg, Session, args, retry, values};
 use crate::wakes::{AfterTurn, NewWake, WakeClaim, confirm_claim, end_turn};
-use crate::{EventRow, Store, StoreError, deliveries, schedules, wake_of};
+use crate::schedules::{self, EndedWork};
+use crate::{EventRow, Store, StoreError, deliveries, wake_of};
 
 /// What a round adds to its task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -211,7 +212,8 @@ impl Store {
         retry!(async {
             let mut session = self.db.write().await?;
             let TaskEnd { task_id, status, code, ended_at, sealed } = end;
-            let schedule = schedules::request_turn_of(&mut session, *task_id, *ended_at).await?;
+            let work = EndedWork::Task(*task_id, *status);
+            let schedule = schedules::request_turn_of(&mut session, work, *ended_at).await?;
             let after = end_turn(&mut session, claim, None).await?;
             used_by(&mut session, *task_id, *ended_at).await?;
             let values = args![*task_id, status.as_str(), code, *ended_at, sealed];
@@ -221,7 +223,7 @@ impl Store {
                 event.insert(&mut session).await?;
                 wakes.push(wake_of(event));
                 if schedule.is_some() {
-                    schedules::end_run(&mut session, *task_id, *status).await?;
+                    schedules::end_work(&mut session, work).await?;
                 }
                 delivery = deliveries::wake_oldest(&mut session, *task_id, *ended_at).await?;
             }

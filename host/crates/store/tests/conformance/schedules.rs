@@ -2,7 +2,7 @@
 
 use monstrum_store::{
     AfterTurn, BotRow, EndedTask, EventRow, FiredSchedule, InsertedSchedule, NewSession, NewWake, Page, ScheduleFiring,
-    ScheduleRow, ScheduleRun, ScheduleRunStatus, ScheduleUpdate, ScheduledTask, SchedulesMax, SealedColumn, SessionRow,
+    ScheduleRow, ScheduleRun, ScheduleRunStatus, ScheduleUpdate, ScheduledTask, ScheduledWork, SchedulesMax, SealedColumn, SessionRow,
     Store, StoreError, TaskEnd, TaskFilter, TaskRow, TaskStatus, TasksMax, WakeClaim,
 };
 use monstrum_types::{
@@ -34,6 +34,7 @@ pub(crate) fn schedule(bot: &BotRow, name: &str) -> ScheduleRow {
         last_planned_at: None,
         last_fired_at: None,
         last_task_id: None,
+        last_run_id: None,
         last_status: None,
         failures: 0,
         created_at: NOW,
@@ -77,7 +78,21 @@ fn event(bot: &BotRow, event_type: &str) -> EventRow {
     }
 }
 
-pub(crate) fn task(bot: &BotRow) -> ScheduledTask {
+/// A task that a schedule starts.
+pub(crate) struct Task(pub(crate) ScheduledWork);
+
+impl std::ops::Deref for Task {
+    type Target = ScheduledTask;
+
+    fn deref(&self) -> &ScheduledTask {
+        match &self.0 {
+            ScheduledWork::Task(task) => task,
+            ScheduledWork::Run(_) => panic!("not a task"),
+        }
+    }
+}
+
+pub(crate) fn task(bot: &BotRow) -> Task {
     let session_id = SessionId::new();
     let row = TaskRow { key_id: None, created_at: NOW, ..tasks::task(bot, session_id) };
     let id = row.id;
@@ -96,17 +111,19 @@ pub(crate) fn task(bot: &BotRow) -> ScheduledTask {
     let session = NewSession { row: session, created: event(bot, "session.created"), after: None };
     let key = WakeKey::new(WakeKind::Task, id).unwrap();
     let wake = NewWake { key, workspace_id: bot.workspace_id, due_at: UtcMillis(0), claim: None };
-    ScheduledTask { row, session, wake, event: event(bot, "schedule.fired") }
+    let task = ScheduledTask { row, session, wake, event: event(bot, "schedule.fired") };
+    Task(ScheduledWork::Task(Box::new(task)))
 }
 
-fn run(planned_at: UtcMillis, status: ScheduleRunStatus, task: Option<&ScheduledTask>) -> ScheduleRun {
-    ScheduleRun { planned_at, is_manual: false, status, fired_at: NOW, task_id: task.map(|task| task.row.id) }
+fn run(planned_at: UtcMillis, status: ScheduleRunStatus, task: Option<&Task>) -> ScheduleRun {
+    let task_id = task.map(|task| task.row.id);
+    ScheduleRun { planned_at, is_manual: false, status, fired_at: NOW, task_id, run_id: None }
 }
 
 /// A turn that starts a task for the planned time of the schedule.
-pub(crate) fn firing<'a>(schedule: &'a ScheduleRow, task: &'a ScheduledTask) -> ScheduleFiring<'a> {
+pub(crate) fn firing<'a>(schedule: &'a ScheduleRow, task: &'a Task) -> ScheduleFiring<'a> {
     let runs = vec![run(schedule.next_at.unwrap(), ScheduleRunStatus::Running, Some(task))];
-    ScheduleFiring { schedule, next_at: Some(LATER), wake_at: Some(LATER), runs, task: Some(task) }
+    ScheduleFiring { schedule, next_at: Some(LATER), wake_at: Some(LATER), runs, work: Some(&task.0) }
 }
 
 pub(crate) async fn fire(store: &Store, firing: &ScheduleFiring<'_>) -> FiredSchedule {
@@ -126,7 +143,7 @@ pub(crate) async fn update(
     store.update_schedule(&update, &wake(row)).await.unwrap()
 }
 
-async fn end(store: &Store, bot: &BotRow, task: &ScheduledTask, status: TaskStatus) -> EndedTask {
+async fn end(store: &Store, bot: &BotRow, task: &Task, status: TaskStatus) -> EndedTask {
     let claim = claim(store, &task.wake.key).await;
     end_by(store, &claim, bot, (task, status)).await
 }
@@ -135,7 +152,7 @@ pub(crate) async fn end_by(
     store: &Store,
     claim: &WakeClaim,
     bot: &BotRow,
-    (task, status): (&ScheduledTask, TaskStatus),
+    (task, status): (&Task, TaskStatus),
 ) -> EndedTask {
     let end =
         TaskEnd { task_id: task.row.id, status, code: None, ended_at: SystemClock.now(), sealed: "end".to_owned() };
@@ -181,14 +198,14 @@ pub(crate) async fn a_planned_time_fires_once(store: &Store) {
     inserted(store, &schedule).await;
     let (first, second) = (task(&bot), task(&bot));
     let fired = fire(store, &firing(&schedule, &first)).await;
-    assert_eq!(fired, FiredSchedule::Fired { after: AfterTurn::Due(LATER), has_task: true });
+    assert_eq!(fired, FiredSchedule::Fired { after: AfterTurn::Due(LATER), has_work: true });
     let read_again = read(store, &schedule).await;
     assert_eq!((read_again.next_at, read_again.last_planned_at), (Some(LATER), Some(NOW)));
     assert_eq!(
         (read_again.last_task_id, read_again.last_status),
         (Some(first.row.id), Some(ScheduleRunStatus::Running))
     );
-    assert_eq!(store.running_schedule(schedule.id, 10).await.unwrap().tasks, 1);
+    assert_eq!(store.running_schedule(schedule.id, 10).await.unwrap().started, 1);
     for (of, expected) in [(schedule.id, vec![first.row.id]), (ScheduleId::new(), Vec::new())] {
         let filter = TaskFilter { schedule: Some(of), ..TaskFilter::default() };
         let listed = store.tasks(bot.workspace_id, filter, &Page::first(10)).await.unwrap().items;
@@ -201,7 +218,7 @@ pub(crate) async fn a_planned_time_fires_once(store: &Store) {
     store.drop_claims("node").await.unwrap();
     assert!(update(store, &back, NOW, Some(NOW)).await.is_some());
     let again = fire(store, &firing(&back, &second)).await;
-    assert!(matches!(again, FiredSchedule::Fired { has_task: false, .. }), "{again:?}");
+    assert!(matches!(again, FiredSchedule::Fired { has_work: false, .. }), "{again:?}");
     assert_eq!(store.task(bot.workspace_id, second.row.id).await.unwrap(), None);
     assert_eq!(read(store, &schedule).await.last_task_id, Some(first.row.id));
 }
@@ -218,7 +235,7 @@ pub(crate) async fn of_two_hosts_one_fires(store: &Store) {
     let lost = store.fire_schedule(&first, &firing(&schedule, &early), TASKS_MAX).await;
     assert!(matches!(lost, Err(StoreError::LostClaim)), "{lost:?}");
     let fired = store.fire_schedule(&second, &firing(&schedule, &late), TASKS_MAX).await.unwrap();
-    assert!(matches!(fired, FiredSchedule::Fired { has_task: true, .. }));
+    assert!(matches!(fired, FiredSchedule::Fired { has_work: true, .. }));
     assert_eq!(store.task(bot.workspace_id, early.row.id).await.unwrap(), None);
     assert!(store.task(bot.workspace_id, late.row.id).await.unwrap().is_some());
 }
@@ -234,14 +251,14 @@ pub(crate) async fn the_end_of_a_task_counts_for_its_schedule(store: &Store) {
         let task = task(&bot);
         let planned = run(NOW.plus_ms(i64::try_from(hour).unwrap()), ScheduleRunStatus::Running, Some(&task));
         let fired = fire(store, &ScheduleFiring { runs: vec![planned], ..firing(&row, &task) }).await;
-        assert!(matches!(fired, FiredSchedule::Fired { has_task: true, .. }), "{fired:?}");
+        assert!(matches!(fired, FiredSchedule::Fired { has_work: true, .. }), "{fired:?}");
         let ended = end(store, &bot, &task, status).await;
         assert_eq!(ended.wakes.last().map(|wake| &wake.key), Some(&wake(&schedule).key));
         let row = read(store, &schedule).await;
         assert_eq!((row.failures, row.last_status.unwrap().as_str()), (failures, status.as_str()));
         let paused = store.paused_schedules(bot.workspace_id, 10).await.unwrap();
         assert_eq!(paused.len(), usize::from(row.is_paused()));
-        assert_eq!(store.running_schedule(schedule.id, 10).await.unwrap().tasks, 0);
+        assert_eq!(store.running_schedule(schedule.id, 10).await.unwrap().started, 0);
         // The end has requested a turn of the schedule.
         let due = store.due_wakes(60_000, None, 100, SystemClock.now()).await.unwrap().0;
         assert!(due.iter().any(|due| due.key == wake(&schedule).key), "{due:?}");
@@ -262,7 +279,7 @@ pub(crate) async fn a_firing_waits_starts_or_fails(store: &Store) {
         next_at: schedule.next_at,
         wake_at: Some(LATER),
         runs: vec![queued.clone()],
-        task: None,
+        work: None,
     };
     fire(store, &waits).await;
     assert_eq!(store.running_schedule(schedule.id, 10).await.unwrap().queued, std::slice::from_ref(&queued));
@@ -285,15 +302,15 @@ pub(crate) async fn a_person_fires_beside_the_planned_times(store: &Store) {
     inserted(store, &schedule).await;
     let task = task(&bot);
     let manual = ScheduleRun { is_manual: true, ..run(NOW.plus_ms(5), ScheduleRunStatus::Running, Some(&task)) };
-    let fired = store.fire_schedule_now(&schedule, &manual, &task, TASKS_MAX).await.unwrap();
-    assert!(matches!(fired, FiredSchedule::Fired { has_task: true, .. }));
+    let fired = store.fire_schedule_now(&schedule, &manual, &task.0, TASKS_MAX).await.unwrap();
+    assert!(matches!(fired, FiredSchedule::Fired { has_work: true, .. }));
     let row = read(store, &schedule).await;
     assert_eq!((row.next_at, row.last_task_id), (schedule.next_at, Some(task.row.id)));
     end(store, &bot, &task, TaskStatus::Failed).await;
     let row = read(store, &schedule).await;
     assert_eq!((row.failures, row.last_status), (0, Some(ScheduleRunStatus::Failed)));
     let old = ScheduleRow { updated_at: NOW.plus_ms(9), ..schedule };
-    let changed = store.fire_schedule_now(&old, &manual, &task, TASKS_MAX).await.unwrap();
+    let changed = store.fire_schedule_now(&old, &manual, &task.0, TASKS_MAX).await.unwrap();
     assert_eq!(changed, FiredSchedule::Changed);
 }
 
@@ -308,7 +325,7 @@ pub(crate) async fn a_change_keeps_what_firings_have_written(store: &Store) {
         next_at: Some(LATER),
         wake_at: Some(LATER),
         runs: vec![failed],
-        task: None,
+        work: None,
     };
     fire(store, &firing).await;
     let renamed = ScheduleRow { name: "z".to_owned(), updated_at: NOW.plus_ms(1), ..read_before };
