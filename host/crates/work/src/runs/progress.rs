@@ -13,7 +13,9 @@ use monstrum_types::{RequestId, UtcMillis};
 use monstrum_vault::Vault;
 use serde_json::Value;
 
-use super::record::{BlockContent, EndingContent, RecordError, RunContent, StepContent, WorkContent, seal_step};
+use super::record::{
+    BlockContent, EndingContent, RecordError, RunContent, StepContent, WaitContent, WorkContent, seal_step,
+};
 
 /// What a turn of a run writes.
 #[derive(Debug)]
@@ -137,9 +139,9 @@ impl<'a> Writer<'a> {
             Command::Wait { key, attempt, wait, until } => {
                 let wait_until = until.map(UtcMillis);
                 let row = RunStepRow { status: RunStepStatus::Waiting, wait_until, ..self.row(&key, attempt) };
-                self.progress.waits.push((row.key(), wait));
-                let status = StepStatus::Waiting;
-                self.new.push((row, StepContent { status, wait_until, ..StepContent::default() }));
+                self.progress.waits.push((row.key(), wait.clone()));
+                let (status, wait) = (StepStatus::Waiting, Some(WaitContent::from(wait)));
+                self.new.push((row, StepContent { status, wait_until, wait, ..StepContent::default() }));
             }
             Command::Finish { key, attempt, status, data, error } => {
                 self.end(&key, attempt, (status, Value::clone(&data), error))?;
