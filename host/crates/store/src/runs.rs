@@ -13,6 +13,7 @@ mod turn;
 use monstrum_types::{BotId, EventId, Labels, RunId, UtcMillis, WorkflowId, WorkspaceId, words};
 
 use crate::db::{Session, args, from_row, retry};
+use crate::plugins::digest_of;
 use crate::wakes::NewWake;
 use crate::{Listed, Page, Store, StoreError};
 
@@ -77,7 +78,7 @@ pub struct RunRow {
     pub delivery_id: Option<String>,
     /// The run whose step started this one.
     pub parent_run_id: Option<RunId>,
-    /// Runs of a workflow with the same key share its limit of concurrency.
+    /// Runs of a workflow with the same key share its limit of concurrency: see [`RunRow::concurrency_column`].
     pub concurrency_key: Option<String>,
     pub asked: Option<RunRequest>,
     /// Why the run failed.
@@ -174,6 +175,15 @@ const UNENDED_OF_WORKFLOW: &str = "select count(*) as value from runs where work
 pub(crate) async fn has_unended(session: &mut Session, workflow: WorkflowId) -> Result<bool, StoreError> {
     let unended: Option<i64> = session.one(UNENDED_OF_WORKFLOW, args![workflow]).await?;
     Ok(unended.is_none_or(|unended| unended > 0))
+}
+
+impl RunRow {
+    /// Returns the column for the key of a workflow's limit of concurrency; without a key, all runs of the workflow share
+    /// the limit. A key is made of the input, so the column has only its digest, which shows nothing and is short.
+    #[must_use]
+    pub fn concurrency_column(key: Option<&str>) -> String {
+        key.map_or_else(|| "all".to_owned(), |key| digest_of(key.as_bytes()).to_string())
+    }
 }
 
 impl RunStatus {
