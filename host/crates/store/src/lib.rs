@@ -98,7 +98,7 @@ pub use rows::{
 };
 pub use runs::{
     EndedRunStep, InsertedRun, RunFilter, RunProgress, RunRequest, RunRow, RunStarter, RunStatus, RunStepKey,
-    RunStepPhase, RunStepRow, RunStepStatus, RunStepStop,
+    RunStepPhase, RunStepRow, RunStepStatus, RunStepStop, RunsMax,
 };
 pub use sandboxes::{
     RunningSandboxes, SandboxFilter, SandboxOutputRow, SandboxOutputsMax, SandboxRow, SandboxSettled, SandboxStatus,

@@ -113,12 +113,25 @@ pub struct RunFilter<'a> {
     pub since: Option<UtcMillis>,
 }
 
+/// The maximum numbers of runs that have not ended, with a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunsMax {
+    pub of_workspace: i64,
+    /// The maximum number of runs of the workspace that wait for room.
+    pub queued: i64,
+    /// The maximum number of runs of the workflow with the same concurrency key, if it starts no run beyond its limit;
+    /// `None` if such a run is queued.
+    pub of_key: Option<i64>,
+}
+
 /// The result of inserting a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsertedRun {
     Inserted,
-    /// The workspace has too many runs that have not ended.
+    /// The workspace has too many runs that have not ended, or that wait for room.
     Full,
+    /// The workflow has as many runs as its limit of concurrency allows, and starts none beyond it.
+    Skipped,
     /// The workflow was disabled or deleted.
     Disabled,
 }
@@ -148,6 +161,10 @@ const PAGE: &str = select_runs!(
 // The update locks the row of the workspace, so that two insertions do not exceed a limit together.
 const LOCK_WORKSPACE: &str = "update workspaces set name = name where id = $1";
 const UNENDED: &str = "select count(*) as value from runs where workspace_id = $1 and ended_at is null";
+const QUEUED: &str =
+    "select count(*) as value from runs where workspace_id = $1 and status = 'queued' and ended_at is null";
+const OF_KEY: &str = "\
+    select count(*) as value from runs where workflow_id = $1 and concurrency_key = $2 and ended_at is null";
 const INSERT: &str = concat!(
     "insert into runs (",
     run_columns!(),
@@ -177,6 +194,52 @@ pub(crate) async fn has_unended(session: &mut Session, workflow: WorkflowId) -> 
     Ok(unended.is_none_or(|unended| unended > 0))
 }
 
+/// Writes a run with its wake in a transaction. Without [`InsertedRun::Inserted`], nothing of the run was written.
+pub(crate) async fn write_run(
+    session: &mut Session,
+    row: &RunRow,
+    wake: &NewWake,
+    max: RunsMax,
+) -> Result<InsertedRun, StoreError> {
+    session.run(LOCK_WORKSPACE, args![row.workspace_id]).await?;
+    // A count that is missing must not let anything start.
+    let unended: Option<i64> = session.one(UNENDED, args![row.workspace_id]).await?;
+    let queued: Option<i64> = session.one(QUEUED, args![row.workspace_id]).await?;
+    if unended.is_none_or(|unended| unended >= max.of_workspace) || queued.is_none_or(|queued| queued >= max.queued) {
+        return Ok(InsertedRun::Full);
+    }
+    if let Some(key_max) = max.of_key {
+        let of_key: Option<i64> = session.one(OF_KEY, args![row.workflow_id, &row.concurrency_key]).await?;
+        if of_key.is_none_or(|of_key| of_key >= key_max) {
+            return Ok(InsertedRun::Skipped);
+        }
+    }
+    let values = args![
+        row.id,
+        row.workspace_id,
+        row.workflow_id,
+        row.version,
+        row.status.as_str(),
+        row.attempt,
+        row.started_by_kind.as_str(),
+        &row.started_by_id,
+        row.event_id,
+        &row.delivery_id,
+        row.parent_run_id,
+        &row.concurrency_key,
+        &row.labels,
+        row.created_at,
+        &row.sealed,
+    ];
+    if session.run(INSERT, values).await? == 0 {
+        return Ok(InsertedRun::Disabled);
+    }
+    if !wake.write(session).await? {
+        return Err(StoreError::UnknownReference);
+    }
+    Ok(InsertedRun::Inserted)
+}
+
 impl RunRow {
     /// Returns the column for the key of a workflow's limit of concurrency; without a key, all runs of the workflow share
     /// the limit. A key is made of the input, so the column has only its digest, which shows nothing and is short.
@@ -196,39 +259,14 @@ impl RunStatus {
 
 impl Store {
     /// Inserts a run with its wake. The name and the bot are those of the workflow.
-    pub async fn insert_run(&self, row: &RunRow, wake: &NewWake, unended_max: i64) -> Result<InsertedRun, StoreError> {
+    pub async fn insert_run(&self, row: &RunRow, wake: &NewWake, max: RunsMax) -> Result<InsertedRun, StoreError> {
         retry!(async {
             let mut session = self.db.write().await?;
-            session.run(LOCK_WORKSPACE, args![row.workspace_id]).await?;
-            let unended: Option<i64> = session.one(UNENDED, args![row.workspace_id]).await?;
-            if unended.unwrap_or(i64::MAX) >= unended_max {
-                return Ok(InsertedRun::Full);
+            let inserted = write_run(&mut session, row, wake, max).await?;
+            if inserted == InsertedRun::Inserted {
+                session.commit().await?;
             }
-            let values = args![
-                row.id,
-                row.workspace_id,
-                row.workflow_id,
-                row.version,
-                row.status.as_str(),
-                row.attempt,
-                row.started_by_kind.as_str(),
-                &row.started_by_id,
-                row.event_id,
-                &row.delivery_id,
-                row.parent_run_id,
-                &row.concurrency_key,
-                &row.labels,
-                row.created_at,
-                &row.sealed,
-            ];
-            if session.run(INSERT, values).await? == 0 {
-                return Ok(InsertedRun::Disabled);
-            }
-            if !wake.write(&mut session).await? {
-                return Err(StoreError::UnknownReference);
-            }
-            session.commit().await?;
-            Ok(InsertedRun::Inserted)
+            Ok(inserted)
         })
     }
 

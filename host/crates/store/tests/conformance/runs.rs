@@ -2,15 +2,15 @@
 
 use monstrum_store::{
     AfterTurn, EndedRunStep, InsertedRun, NewWake, Page, RunFilter, RunProgress, RunRequest, RunRow, RunStarter,
-    RunStatus, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop, SealedColumn, Store, StoreError, StoreRow,
-    WakeClaim, WorkflowRow,
+    RunStatus, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop, RunsMax, SealedColumn, Store, StoreError,
+    StoreRow, WakeClaim, WorkflowRow,
 };
 use monstrum_types::{Clock as _, Labels, RequestId, RunId, SystemClock, UtcMillis, WakeClaimId, WakeKey, WakeKind};
 
 use crate::rows::{NOW, default_workspace, other_workspace};
 use crate::workflows;
 
-const MAX: i64 = 9;
+const MAX: RunsMax = RunsMax { of_workspace: 9, queued: 9, of_key: None };
 /// The end of time for these tests: no wake is due later.
 const LATER: UtcMillis = UtcMillis(4_102_444_800_000);
 
@@ -149,7 +149,9 @@ pub(crate) async fn runs_are_inserted_listed_and_deleted_with_their_workflow(sto
     assert_eq!(inserted(store, &first).await, InsertedRun::Inserted);
     assert_eq!(inserted(store, &second).await, InsertedRun::Inserted);
     let third = run(&one);
-    assert_eq!(store.insert_run(&third, &wake(&third), 2).await.unwrap(), InsertedRun::Full);
+    for full in [RunsMax { of_workspace: 2, ..MAX }, RunsMax { queued: 2, ..MAX }] {
+        assert_eq!(store.insert_run(&third, &wake(&third), full).await.unwrap(), InsertedRun::Full);
+    }
     assert_eq!(read(store, &first).await, first);
     let list =
         async |filter: RunFilter<'_>| store.runs(one.workspace_id, &filter, &Page::first(9)).await.unwrap().items;
@@ -177,6 +179,24 @@ pub(crate) async fn runs_are_inserted_listed_and_deleted_with_their_workflow(sto
     let turn = claim(store, &wake(&second).key).await;
     store.advance_run(&turn, &progress(&second, RunStatus::Completed)).await.unwrap();
     assert_eq!(store.forget_runs(NOW.plus_ms(10)).await.unwrap(), 1);
+}
+
+pub(crate) async fn a_workflow_that_skips_starts_no_run_beyond_its_limit(store: &Store) {
+    let (row, other) = (workflow(store, "one").await, workflow(store, "other").await);
+    let keyed = |key: &str| RunRow { concurrency_key: Some(key.to_owned()), ..run(&row) };
+    let max = RunsMax { of_key: Some(1), ..MAX };
+    let insert = async |run: &RunRow| store.insert_run(run, &wake(run), max).await.unwrap();
+    let first = keyed("a");
+    assert_eq!(insert(&first).await, InsertedRun::Inserted);
+    let second = keyed("a");
+    assert_eq!(insert(&second).await, InsertedRun::Skipped);
+    assert_eq!(store.run(second.workspace_id, second.id).await.unwrap(), None);
+    assert_eq!(insert(&keyed("b")).await, InsertedRun::Inserted, "another key");
+    let of_other = RunRow { concurrency_key: Some("a".to_owned()), ..run(&other) };
+    assert_eq!(insert(&of_other).await, InsertedRun::Inserted, "another workflow");
+    let turn = claim(store, &wake(&first).key).await;
+    store.advance_run(&turn, &progress(&first, RunStatus::Completed)).await.unwrap();
+    assert_eq!(insert(&second).await, InsertedRun::Inserted);
 }
 
 pub(crate) async fn a_run_starts_once_and_only_of_an_enabled_workflow(store: &Store) {

@@ -6,8 +6,8 @@
 use monstrum_api::tasks::Narrow;
 use monstrum_core::app::App;
 use monstrum_core::events::EventCause;
-use monstrum_flow::Definition;
-use monstrum_store::{NewWake, RunRow, RunStarter, RunStatus, WorkflowRow};
+use monstrum_flow::{Definition, WhenFull};
+use monstrum_store::{NewWake, RunRow, RunStarter, RunStatus, RunsMax, WorkflowRow};
 use monstrum_types::{DeliveryId, EventId, InputError, InvalidId, KeyId, Labels, RunId, UtcMillis};
 use monstrum_vault::Vault;
 use serde_json::Value;
@@ -19,8 +19,9 @@ use super::record::{RecordError, RunContent, seal_run};
 /// another run.
 pub const INPUT_BYTES_MAX: usize = 1 << 20;
 
-/// The maximum number of runs of a workspace that have not ended: 100 000 that wait, and those that run or are queued.
-pub const RUNS_UNENDED_MAX: i64 = 101_100;
+/// The maximum numbers of runs of a workspace: 1000 that wait for room, and in all 100 000 more that wait for something else,
+/// with 100 that run.
+const RUNS_MAX: RunsMax = RunsMax { of_workspace: 101_100, queued: 1_000, of_key: None };
 
 /// The maximum number of runs whose steps have started each other, with the first one.
 pub const RUN_DEPTH_MAX: u32 = 8;
@@ -61,6 +62,7 @@ pub struct StartOf<'a> {
 pub struct NewRun {
     pub row: RunRow,
     pub wake: NewWake,
+    pub max: RunsMax,
 }
 
 /// A run that cannot be started.
@@ -156,7 +158,9 @@ fn prepared(vault: &Vault, definition: &Definition, start: StartOf<'_>) -> Resul
     };
     row.sealed = seal_run(vault, &row, &content)?;
     let wake = keys::wake(keys::run_key(row.id)?, row.workspace_id, now);
-    Ok(NewRun { row, wake })
+    let skips = definition.concurrency.as_ref().filter(|concurrency| concurrency.full == WhenFull::Skip);
+    let max = RunsMax { of_key: skips.map(|concurrency| i64::from(concurrency.max)), ..RUNS_MAX };
+    Ok(NewRun { row, wake, max })
 }
 
 fn check_input(definition: &Definition, input: &Value) -> Result<(), NotStarted> {
@@ -238,13 +242,14 @@ steps:
             delivery: Some(delivery),
             ..start(&workflow, json!({ "repo": "acme/web" }))
         };
-        let NewRun { row, wake } = prepared(&vault, &definition, new).unwrap();
+        let NewRun { row, wake, max } = prepared(&vault, &definition, new).unwrap();
         assert_eq!(wake.key.as_str(), format!("run/{}", row.id));
         assert_eq!((row.status, row.version, row.bot_id), (RunStatus::Queued, 3, workflow.bot_id));
         assert_eq!((row.event_id, row.delivery_id.as_deref()), (Some(event), Some(delivery.to_string().as_str())));
         let content = open_run(&vault, &row).unwrap();
         assert_eq!((content.starters, content.labels), (vec![key], labels));
         assert_eq!(content.cause, Some(EventCause { root_event_id: event, depth: 2 }));
+        assert_eq!(max, RUNS_MAX, "runs beyond the limit are queued");
         // The column has no part of the input.
         assert!(row.concurrency_key.is_some_and(|key| key.starts_with("sha256:") && !key.contains("acme")));
     }
@@ -260,10 +265,13 @@ steps:
         assert_ne!(key("a"), key("b"));
         let all = DEFINITION.replace(", key: \"${{ input.repo }}\"", "");
         let none = DEFINITION.lines().filter(|line| !line.starts_with("concurrency")).collect::<Vec<_>>().join("\n");
-        for (text, expected) in [(all, Some("all".to_owned())), (none, None)] {
+        let skip = all.replace("max: 1", "max: 2, full: skip");
+        let shared = || Some("all".to_owned());
+        for (text, expected) in [(all, (shared(), None)), (none, (None, None)), (skip, (shared(), Some(2)))] {
             let definition = check(&text, None).unwrap().definition;
-            let row = prepared(&vault, &definition, start(&workflow, json!({ "repo": "a" }))).unwrap().row;
-            assert_eq!(row.concurrency_key, expected, "{text}");
+            let NewRun { row, max, .. } =
+                prepared(&vault, &definition, start(&workflow, json!({ "repo": "a" }))).unwrap();
+            assert_eq!((row.concurrency_key, max.of_key), expected, "{text}");
         }
     }
 
