@@ -1,4 +1,4 @@
-//! Schedules: a bot gets a task at each of their times.
+//! Schedules: a bot gets a task, or a run of a workflow starts, at each of their times.
 
 mod approvals;
 mod command;
@@ -6,6 +6,7 @@ mod firing;
 mod forged;
 mod hosts;
 mod inputs;
+mod runs;
 
 use anyhow::{Result, ensure};
 use monstrum_types::{Clock as _, SystemClock, UtcMillis};

@@ -8,6 +8,7 @@ use monstrum_core::app::App;
 use monstrum_core::call_types::starts_tasks::StartsTasks;
 use monstrum_engine::{Engine, Local};
 use monstrum_store::NewWake;
+use monstrum_work::runs::ScheduledRuns;
 use monstrum_work::{DeliveryTurns, EventTurns};
 
 /// Lets the engine run the tasks, the schedules, the events and the deliveries of a host. Returns the operations on them.
@@ -16,8 +17,9 @@ pub(super) fn register(app: &Arc<App>, local: &Local) -> Arc<Tasks> {
     local.register(Arc::new(Runner::new(Arc::clone(app), Arc::clone(&live))));
     local.register(Arc::new(EventTurns::new(Arc::clone(app), Arc::clone(&engine))));
     local.register(Arc::new(DeliveryTurns::new(Arc::clone(app), Arc::clone(&engine))));
-    local.register(Arc::new(ScheduleTurns::new(Arc::clone(app), Arc::clone(&engine))));
-    let tasks = Arc::new(Tasks::new(Arc::clone(app), Arc::clone(&engine), live));
+    let runs = Arc::new(ScheduledRuns::new(Arc::clone(app)));
+    let tasks = Arc::new(Tasks::new(Arc::clone(app), Arc::clone(&engine), live, runs));
+    local.register(Arc::new(ScheduleTurns::new(tasks.schedules())));
     let starts: Arc<dyn StartsTasks> = Arc::clone(&tasks) as _;
     // The operations hold the app, so the app does not hold them.
     app.calls.executor.start_tasks_with(Arc::downgrade(&starts));

@@ -173,6 +173,14 @@ impl Text {
     }
 }
 
+/// Reads the JSON of an option.
+pub(super) fn json_of(option: &str, text: Text) -> Result<Value, Failure> {
+    serde_json::from_str(&text.read()?).map_err(|error| {
+        let hint = format!("set --{option} to JSON, or to @FILE for a file with JSON");
+        Failure::of(format!("the {option} is not JSON"), &error, hint)
+    })
+}
+
 /// A field and where its value comes from: `NAME=VALUE`, `NAME=@FILE` or `NAME=env:VARIABLE`.
 #[derive(Clone)]
 pub(super) struct Assignment {

@@ -1,4 +1,4 @@
-//! `monstrum schedule`: the times at which bots start tasks.
+//! `monstrum schedule`: the times at which tasks of bots and runs of workflows start.
 
 use std::process::ExitCode;
 
@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::client::Client;
 use super::failure::Failure;
+use super::fields::{Text, json_of};
 use super::names::{self, Noun};
 use super::{Options, objects, output};
 
@@ -15,6 +16,7 @@ Examples:
   monstrum schedule add nightly triage 'Label the new issues' --cron '30 2 * * *' --timezone Europe/Berlin
   monstrum schedule add hourly triage 'Look for new issues' --every-s 3600 --jitter-s 60
   monstrum schedule add launch triage 'Close the milestone' --at 2027-01-04T09:00:00Z
+  monstrum schedule add report --workflow report --input '{"repo": "acme/web"}' --cron '0 6 * * mon'
 
 A pattern has five fields: minute, hour, day of the month, month and day of the week. `monstrum schedule preview` shows its
 times.";
@@ -39,26 +41,26 @@ const DISABLE_EXAMPLES: &str = "\
 Examples:
   monstrum schedule disable nightly
 
-Tasks that the schedule has started go on.";
+Tasks and runs that the schedule has started go on.";
 
 const DELETE_EXAMPLES: &str = "\
 Examples:
   monstrum schedule delete nightly
 
-Tasks that the schedule has started go on.";
+Tasks and runs that the schedule has started go on.";
 
 const FIRE_EXAMPLES: &str = "\
 Examples:
   monstrum schedule fire nightly
 
-The command prints the id of the task, which `monstrum task show` shows. The next time of the schedule stays as it is.";
+The command prints the id of the task or the run. The next time of the schedule stays as it is.";
 
 const PREVIEW_EXAMPLES: &str = "\
 Examples:
   monstrum schedule preview --cron '30 2 * * *' --timezone Europe/Berlin
   monstrum schedule preview --every-s 3600";
 
-/// Start tasks of bots at certain times
+/// Start tasks of bots and runs of workflows at certain times
 #[derive(Subcommand)]
 pub(super) enum Schedule {
     /// Create a schedule
@@ -95,7 +97,7 @@ pub(super) enum Schedule {
         /// The name or the id of the schedule
         schedule: String,
     },
-    /// Start the task of a schedule now
+    /// Start the task or the run of a schedule now
     #[command(after_help = FIRE_EXAMPLES)]
     Fire {
         /// The name or the id of the schedule
@@ -112,9 +114,17 @@ pub(super) struct Add {
     /// The name of the schedule
     name: String,
     /// The name or the id of the bot
-    bot: String,
+    #[arg(required_unless_present = "workflow", conflicts_with = "workflow", requires = "instruction")]
+    bot: Option<String>,
     /// What the bot is to do
-    instruction: String,
+    #[arg(requires = "bot")]
+    instruction: Option<String>,
+    /// Start runs of this workflow instead: its name or its id
+    #[arg(long)]
+    workflow: Option<String>,
+    /// The input of the runs: JSON, or @FILE
+    #[arg(long, value_name = "JSON", requires = "workflow")]
+    input: Option<Text>,
     /// A pattern of five fields, such as '30 2 * * *'
     #[arg(long, value_name = "PATTERN")]
     cron: Option<String>,
@@ -127,7 +137,7 @@ pub(super) struct Add {
     /// The time zone of the pattern [default: UTC]
     #[arg(long, value_name = "ZONE", requires = "cron")]
     timezone: Option<String>,
-    /// What happens while an earlier task runs
+    /// What happens while an earlier task or run goes on
     #[arg(long, value_parser = ["skip", "queue", "allow"], default_value = "skip")]
     overlap: String,
     /// What happens to times at which no server was running
@@ -167,10 +177,10 @@ impl Schedule {
             Schedule::Delete { schedule } => objects::delete(&client, Noun::Schedule, &schedule, is_json).await?,
             Schedule::Fire { schedule } => {
                 let id = names::id(&client, Noun::Schedule, &schedule).await?;
-                let task = client.post(&["api", "schedules", &id, "fire"], None).await?;
+                let started = client.post(&["api", "schedules", &id, "fire"], None).await?;
                 match is_json {
-                    true => output::json(&task)?,
-                    false => output::line(names::text(&task, "id")?)?,
+                    true => output::json(&started)?,
+                    false => output::line(names::text(&started, "id")?)?,
                 }
             }
             Schedule::Preview(preview) => preview.run(&client, is_json).await?,
@@ -181,10 +191,18 @@ impl Schedule {
 
 impl Add {
     async fn run(self, client: &Client, is_json: bool) -> Result<(), Failure> {
-        let bot = names::id(client, Noun::Bot, &self.bot).await?;
+        let bot = match &self.bot {
+            Some(bot) => Some(names::id(client, Noun::Bot, bot).await?),
+            None => None,
+        };
+        let workflow = match &self.workflow {
+            Some(workflow) => Some(names::id(client, Noun::Workflow, workflow).await?),
+            None => None,
+        };
+        let input = self.input.clone().map(|text| json_of("input", text)).transpose()?;
         let Add { name, instruction, cron, every_s, at, timezone, overlap, missed, jitter_s, disabled, .. } = self;
         let body = json!({
-            "name": name, "bot_id": bot, "instruction": instruction, "cron": cron, "every_s": every_s, "at": at,
+            "name": name, "bot_id": bot, "instruction": instruction, "workflow_id": workflow, "input": input, "cron": cron, "every_s": every_s, "at": at,
             "timezone": timezone, "overlap": overlap, "missed": missed, "jitter_s": jitter_s, "enabled": !disabled,
         });
         let created = client.post(&["api", "schedules"], Some(&body)).await?;
@@ -236,7 +254,7 @@ fn when(schedule: &Value) -> String {
 }
 
 async fn show(client: &Client, schedule: &str, is_json: bool) -> Result<(), Failure> {
-    const FIELDS: [(&str, &str); 15] = [
+    const FIELDS: [(&str, &str); 18] = [
         ("id", "id"),
         ("name", "name"),
         ("bot", "bot_id"),
@@ -251,6 +269,9 @@ async fn show(client: &Client, schedule: &str, is_json: bool) -> Result<(), Fail
         ("last status", "last_status"),
         ("last task", "last_task_id"),
         ("failures", "failures"),
+        ("last run", "last_run_id"),
+        ("workflow", "workflow_id"),
+        ("input", "input"),
         ("instruction", "instruction"),
     ];
     let id = names::id(client, Noun::Schedule, schedule).await?;
@@ -259,7 +280,7 @@ async fn show(client: &Client, schedule: &str, is_json: bool) -> Result<(), Fail
         return output::json(&schedule);
     }
     schedule["when"] = Value::String(when(&schedule));
-    for field in ["planned_at", "fired_at", "status", "task_id"] {
+    for field in ["planned_at", "fired_at", "status", "task_id", "run_id"] {
         schedule[format!("last_{field}")] = schedule["last"][field].clone();
     }
     output::given_fields(&schedule, &FIELDS)

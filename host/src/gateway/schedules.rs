@@ -1,9 +1,10 @@
-//! `/api/schedules`: the times at which bots start tasks.
+//! `/api/schedules`: the times at which tasks of bots and runs of workflows start.
 
 use axum::Json;
 use http::StatusCode;
-use monstrum_api::schedules::{NewSchedule, Schedule, ScheduleChange, ScheduleList, SchedulePreview, ScheduleTimes};
-use monstrum_api::tasks::Task;
+use monstrum_api::schedules::{
+    FiredByHand, NewSchedule, Schedule, ScheduleChange, ScheduleList, SchedulePreview, ScheduleTimes,
+};
 use monstrum_core::operations::Operator;
 use monstrum_types::{BotId, ScheduleId};
 use serde::Deserialize;
@@ -25,8 +26,8 @@ pub(super) struct ScheduleQuery {
 
 /// Creates a schedule
 ///
-/// At each of its times, the bot gets a task with the instruction. The schedule goes on when the key that made it is
-/// deleted.
+/// At each of its times, the bot gets a task with the instruction, or a run of the workflow starts. The schedule goes on when
+/// the key that made it is deleted.
 #[utoipa::path(post, path = "/api/schedules", tag = "schedules", request_body = NewSchedule,
     responses((status = 201, body = Schedule)))]
 pub(super) async fn create(tasks: TasksOfHost, caller: Operator, Input(new): Input<NewSchedule>) -> Created<Schedule> {
@@ -53,7 +54,7 @@ pub(super) async fn show(tasks: TasksOfHost, caller: Operator, Id(id): Id<Schedu
     Ok(versioned(tasks.schedules().show(&caller, id).await?))
 }
 
-/// Changes a schedule; the bot of the schedule cannot be changed
+/// Changes a schedule; its bot and its workflow cannot be changed
 #[utoipa::path(patch, path = "/api/schedules/{id}", tag = "schedules", params(("id" = ScheduleId, Path)),
     request_body = ScheduleChange, responses((status = 200, body = Schedule)))]
 pub(super) async fn update(
@@ -66,7 +67,7 @@ pub(super) async fn update(
     Ok(versioned(tasks.schedules().update(&caller, id, expected, change).await?))
 }
 
-/// Deletes a schedule; the tasks that it has started go on
+/// Deletes a schedule; the tasks and runs that it has started go on
 #[utoipa::path(delete, path = "/api/schedules/{id}", tag = "schedules", params(("id" = ScheduleId, Path)),
     responses((status = 204)))]
 pub(super) async fn delete(
@@ -79,13 +80,13 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Starts the task of a schedule now
+/// Starts the task or the run of a schedule now
 ///
-/// The answer is the task, which then runs. It runs also beside an earlier task of the schedule, and if the schedule is
-/// disabled. The next time of the schedule stays as it is. The status is 409 if the bot has no model.
+/// The answer is the task or the run. It runs also beside an earlier one of the schedule, and if the schedule is disabled. The
+/// next time of the schedule stays as it is. The status is 409 if the bot has no model or the workflow is disabled.
 #[utoipa::path(post, path = "/api/schedules/{id}/fire", tag = "schedules", params(("id" = ScheduleId, Path)),
-    responses((status = 202, body = Task)))]
-pub(super) async fn fire(tasks: TasksOfHost, caller: Operator, Id(id): Id<ScheduleId>) -> Created<Task> {
+    responses((status = 202, body = FiredByHand)))]
+pub(super) async fn fire(tasks: TasksOfHost, caller: Operator, Id(id): Id<ScheduleId>) -> Created<FiredByHand> {
     Ok((StatusCode::ACCEPTED, Json(tasks.schedules().fire(&caller, id).await?)))
 }
 

@@ -16,8 +16,8 @@ mod timing;
 use std::sync::Arc;
 
 use monstrum_core::app::App;
-use monstrum_engine::Engine;
 use monstrum_core::operations::OperationError;
+use monstrum_engine::Engine;
 use monstrum_store::{FiredSchedule, NewWake, ScheduleRow, ScheduledWork, StoreError};
 use monstrum_types::{ScheduleId, UtcMillis, WakeKey, WakeKind, WorkspaceId};
 

@@ -26,7 +26,7 @@ use crate::journal::{self, JournalError, Limits, Source, TaskContent};
 use crate::links::TaskLink;
 use crate::live::LiveTasks;
 use crate::output;
-use crate::schedules::Schedules;
+use crate::schedules::{RunsOfSchedules, Schedules};
 use crate::shown::as_listed;
 
 /// The maximum size of an instruction, in bytes.
@@ -60,6 +60,7 @@ pub struct Tasks {
     pub(crate) app: Arc<App>,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) live: Arc<LiveTasks>,
+    runs: Arc<dyn RunsOfSchedules>,
     pub(crate) closed: CancellationToken,
 }
 
@@ -82,16 +83,17 @@ pub(crate) enum SessionOf {
 }
 
 impl Tasks {
-    /// Creates the operations of the host `app`. `live` are the tasks of its runner.
+    /// Creates the operations of the host `app`. `live` are the tasks of its runner, and `runs` prepares the runs that
+    /// schedules start.
     #[must_use]
-    pub fn new(app: Arc<App>, engine: Arc<dyn Engine>, live: Arc<LiveTasks>) -> Tasks {
-        Tasks { app, engine, live, closed: CancellationToken::new() }
+    pub fn new(app: Arc<App>, engine: Arc<dyn Engine>, live: Arc<LiveTasks>, runs: Arc<dyn RunsOfSchedules>) -> Tasks {
+        Tasks { app, engine, live, runs, closed: CancellationToken::new() }
     }
 
     /// Returns the schedules of the host.
     #[must_use]
     pub fn schedules(&self) -> Schedules {
-        Schedules::new(Arc::clone(&self.app), Arc::clone(&self.engine))
+        Schedules::new(Arc::clone(&self.app), Arc::clone(&self.engine), Arc::clone(&self.runs))
     }
 
     /// Ends the streams of all listeners, because the host stops.

@@ -1,20 +1,30 @@
-//! Schedules: the times at which bots start tasks.
+//! Schedules: the times at which tasks of bots and runs of workflows start.
 
-use monstrum_types::{BotId, ScheduleId, TaskId, UtcMillis};
+use monstrum_types::{BotId, RunId, ScheduleId, TaskId, UtcMillis, WorkflowId};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::list::lists;
 use crate::patch::{not_null, nullable};
-use crate::tasks::Narrow;
+use crate::runs::Run;
+use crate::tasks::{Narrow, Task};
 
-/// A schedule: the times at which a bot starts a task.
+/// A schedule: the times at which a task of a bot or a run of a workflow starts.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Schedule {
     pub id: ScheduleId,
     pub name: String,
+    /// The bot of the tasks, or that of the workflow.
     pub bot_id: BotId,
-    pub instruction: String,
+    /// What the bot is to do. A schedule has either an instruction or a workflow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instruction: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow_id: Option<WorkflowId>,
+    /// The input of the runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
     /// A pattern of five fields. A schedule has one of `cron`, `every_s` and `at`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "30 7 * * mon-fri")]
@@ -41,7 +51,7 @@ pub struct Schedule {
     /// The last firing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<LastFiring>,
-    /// The number of failures in a row: tasks that failed or could not be started.
+    /// The number of failures in a row: tasks or runs that failed or could not be started.
     pub failures: i64,
     /// Who made the schedule. The schedule goes on when the key is deleted.
     pub made_by: MadeBy,
@@ -49,16 +59,16 @@ pub struct Schedule {
     pub updated_at: UtcMillis,
 }
 
-/// What happens at a planned time when an earlier task of the schedule has not ended.
+/// What happens at a planned time when an earlier task or run of the schedule has not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
-    /// No task is started.
+    /// Nothing is started.
     #[default]
     Skip,
-    /// The task is started when the earlier ones have ended. At most 10 wait.
+    /// The task or run is started when the earlier ones have ended. At most 10 wait.
     Queue,
-    /// The task is started beside the earlier ones.
+    /// The task or run is started beside the earlier ones.
     Allow,
 }
 
@@ -66,10 +76,10 @@ pub enum Overlap {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Missed {
-    /// One task is started for all of them.
+    /// One task or run is started for all of them.
     #[default]
     Once,
-    /// No task is started for them.
+    /// Nothing is started for them.
     Skip,
 }
 
@@ -80,8 +90,11 @@ pub struct LastFiring {
     pub fired_at: UtcMillis,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_id: Option<TaskId>,
-    /// `running`, `completed`, `failed` or `cancelled` with the status of the task; `queued` or `skipped` if an earlier
-    /// task had not ended; `missed` if no server was running; `failed` without a task if it could not be started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
+    /// `running`, `completed`, `failed` or `cancelled` with the status of the task or run; `queued` or `skipped` if an
+    /// earlier one had not ended; `missed` if no server was running; `failed` without a task or run if it could not be
+    /// started.
     #[schema(example = "completed")]
     pub status: String,
 }
@@ -96,15 +109,19 @@ pub struct MadeBy {
     pub id: String,
 }
 
-/// A schedule to create. It has one of `cron`, `every_s` and `at`.
+/// A schedule to create. It has one of `cron`, `every_s` and `at`, and either `bot_id` and `instruction`, or `workflow_id`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewSchedule {
     /// At most 128 characters, unique in the workspace.
     pub name: String,
-    pub bot_id: BotId,
+    pub bot_id: Option<BotId>,
     /// What the bot is to do, at most 64 KiB.
-    pub instruction: String,
+    pub instruction: Option<String>,
+    /// The workflow to run, always in its newest version.
+    pub workflow_id: Option<WorkflowId>,
+    /// The input of the runs, which has to fit the workflow. The default is `{}`.
+    pub input: Option<Value>,
     /// A pattern of five fields: minute, hour, day of the month, month and day of the week.
     pub cron: Option<String>,
     /// An interval in seconds, 60 to 31622400.
@@ -122,7 +139,7 @@ pub struct NewSchedule {
     #[serde(default)]
     #[schema(maximum = 3600)]
     pub jitter_s: u32,
-    /// What the tasks may do less than their bot.
+    /// What the tasks or runs may do less than their bot.
     pub narrow: Option<Narrow>,
     #[serde(default = "enabled")]
     pub enabled: bool,
@@ -132,7 +149,7 @@ fn enabled() -> bool {
     true
 }
 
-/// Changes to a schedule. The bot of a schedule cannot be changed. One of `cron`, `every_s` and `at` replaces the others.
+/// Changes to a schedule. The bot and the workflow of a schedule cannot be changed. One of `cron`, `every_s` and `at` replaces the others.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleChange {
@@ -140,6 +157,9 @@ pub struct ScheduleChange {
     pub name: Option<String>,
     #[serde(default, deserialize_with = "not_null")]
     pub instruction: Option<String>,
+    /// The input of the runs.
+    #[serde(default, deserialize_with = "not_null")]
+    pub input: Option<Value>,
     #[serde(default, deserialize_with = "not_null")]
     pub cron: Option<String>,
     #[serde(default, deserialize_with = "not_null")]
@@ -165,6 +185,14 @@ pub struct ScheduleChange {
     /// Enabling a schedule that five failures have paused sets `failures` to 0.
     #[serde(default, deserialize_with = "not_null")]
     pub enabled: Option<bool>,
+}
+
+/// What a person has started with a schedule: a task, or a run of its workflow.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum FiredByHand {
+    Task(Box<Task>),
+    Run(Box<Run>),
 }
 
 /// Times of a schedule to preview.

@@ -13,8 +13,8 @@ use crate::rows::{Authentic as _, Scope, authentic, change};
 use crate::wakes::NewWake;
 use crate::{Listed, Page, Store, StoreError};
 
-pub use firing::{FiredSchedule, ScheduleFiring, ScheduledRun, ScheduledTask, ScheduledWork};
 pub(crate) use firing::{EndedWork, end_work, request_turn_of};
+pub use firing::{FiredSchedule, ScheduleFiring, ScheduledRun, ScheduledTask, ScheduledWork};
 
 /// A row of `schedules`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The schedules of the files, by their names and the names of their bots.
+//! The schedules of the files, by their names and the names of their bots or workflows.
 
 use monstrum_types::UtcMillis;
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,15 @@ const FAILURES_MAX: u64 = 5;
 #[serde(deny_unknown_fields)]
 pub(super) struct Schedule {
     pub(super) name: String,
-    bot: String,
-    instruction: String,
+    /// The bot and what it is to do, or a workflow that the server has, with the input of its runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bot: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    instruction: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    workflow: Option<String>,
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    input: Value,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cron: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,6 +92,11 @@ fn restrictions(narrow: &Value) -> Value {
     if restrictions.is_empty() { Value::Null } else { Value::Object(restrictions) }
 }
 
+/// Returns an input, without one that says nothing.
+fn given(input: &Value) -> Value {
+    if input.as_object().is_some_and(Map::is_empty) { Value::Null } else { input.clone() }
+}
+
 /// Returns a time as the server writes it. The server refuses other texts.
 fn time(text: &str) -> String {
     text.parse::<UtcMillis>().map_or_else(|_| text.to_owned(), |time| time.to_string())
@@ -98,27 +110,48 @@ fn is_over(item: &Value) -> bool {
 /// Returns the schedules of a workspace that still fire or are switched off.
 pub(super) async fn exported(client: &Client) -> Result<Vec<Schedule>, Failure> {
     let items = client.items(&["api", "schedules"], &[]).await?;
-    let bots = client.items(&["api", "bots"], &[]).await?;
+    let owners = Owners::of(client).await?;
     let mut schedules: Vec<Schedule> = items
         .iter()
         .filter(|item| !is_over(item))
-        .filter_map(|item| {
-            let bot = bots.iter().find(|bot| bot["id"] == item["bot_id"])?;
-            Some(shown(item, output::cell(&bot["name"])))
-        })
+        .filter_map(|item| Some(shown(item, owners.name(item)?)))
         .collect();
     schedules.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(schedules)
 }
 
-/// Returns a schedule of the server as a file has it.
-fn shown(item: &Value, bot: String) -> Schedule {
+/// The bots and the workflows of the workspace.
+struct Owners {
+    bots: Vec<Value>,
+    workflows: Vec<Value>,
+}
+
+impl Owners {
+    async fn of(client: &Client) -> Result<Owners, Failure> {
+        let bots = client.items(&["api", "bots"], &[]).await?;
+        Ok(Owners { bots, workflows: client.items(&["api", "workflows"], &[]).await? })
+    }
+
+    /// Returns the name of the bot or the workflow of a schedule of the server.
+    fn name(&self, item: &Value) -> Option<String> {
+        let (all, id) = match &item["workflow_id"] {
+            Value::Null => (&self.bots, &item["bot_id"]),
+            workflow => (&self.workflows, workflow),
+        };
+        all.iter().find(|one| one["id"] == *id).map(|one| output::cell(&one["name"]))
+    }
+}
+
+/// Returns a schedule of the server as a file has it. `owner` is the name of its bot or its workflow.
+fn shown(item: &Value, owner: String) -> Schedule {
     let text = |field: &str| item[field].as_str().map(str::to_owned);
     let number = |field: &str| item[field].as_u64().and_then(|number| u32::try_from(number).ok());
     Schedule {
         name: output::cell(&item["name"]),
-        bot,
-        instruction: text("instruction").unwrap_or_default(),
+        bot: item["workflow_id"].is_null().then(|| owner.clone()),
+        instruction: text("instruction"),
+        workflow: (!item["workflow_id"].is_null()).then_some(owner),
+        input: given(&item["input"]),
         cron: text("cron"),
         every_s: number("every_s"),
         at: text("at"),
@@ -132,13 +165,17 @@ fn shown(item: &Value, bot: String) -> Schedule {
 }
 
 impl Schedule {
-    /// Returns the fields as the API reads them, without the name and the bot.
+    /// Returns the fields as the API reads them, without the name, the bot and the workflow.
     fn fields(&self) -> Map<String, Value> {
         let mut fields = json!({
-            "instruction": self.instruction, "timezone": self.timezone, "overlap": self.overlap,
+            "timezone": self.timezone, "overlap": self.overlap,
             "missed": self.missed, "jitter_s": self.jitter_s, "narrow": restrictions(&self.narrow),
             "enabled": self.enabled,
         });
+        match &self.workflow {
+            Some(_) => fields["input"] = if self.input.is_null() { json!({}) } else { self.input.clone() },
+            None => fields["instruction"] = json!(self.instruction),
+        }
         let at = self.at.as_deref().map(time);
         for (field, time) in [("cron", json!(self.cron)), ("every_s", json!(self.every_s)), ("at", json!(at))] {
             if !time.is_null() {
@@ -161,13 +198,43 @@ pub(super) struct Schedules(Vec<Planned>);
 
 struct Planned {
     name: String,
-    bot: String,
+    owner: Owner,
     /// The place of the schedule in the files.
     place: String,
     /// The fields to save.
     fields: Map<String, Value>,
     /// The existing schedule, which is changed.
     present: Option<Value>,
+}
+
+/// The name of the bot or the workflow of a schedule in a file.
+#[derive(Clone)]
+enum Owner {
+    Bot(String),
+    Workflow(String),
+}
+
+impl Owner {
+    /// Returns the bot or the workflow that a file names. A schedule has one of them, with an instruction or an input.
+    fn of(schedule: &Schedule, place: &str) -> Result<Owner, Failure> {
+        let Schedule { bot, instruction, workflow, input, .. } = schedule;
+        match (bot, workflow) {
+            (Some(bot), None) if instruction.is_some() && input.is_null() => Ok(Owner::Bot(bot.clone())),
+            (None, Some(workflow)) if instruction.is_none() => Ok(Owner::Workflow(workflow.clone())),
+            _ => Err(Failure::new(
+                format!("{place}: a schedule has a bot and an instruction, or a workflow"),
+                "write `bot` and `instruction`, or `workflow` and `input`",
+            )),
+        }
+    }
+
+    /// Returns the kind and the name, for messages.
+    fn words(&self) -> String {
+        match self {
+            Owner::Bot(bot) => format!("bot {}", output::plain(bot)),
+            Owner::Workflow(workflow) => format!("workflow {}", output::plain(workflow)),
+        }
+    }
 }
 
 /// A schedule that the files do not contain.
@@ -184,7 +251,7 @@ impl Schedules {
             return Ok(Schedules::default());
         }
         let present = client.items(&["api", "schedules"], &[]).await?;
-        let bots = client.items(&["api", "bots"], &[]).await?;
+        let owners = Owners::of(client).await?;
         let mut planned = Vec::new();
         for (index, (place, schedule)) in given.iter().enumerate() {
             if let Some((first, _)) = given[..index].iter().find(|(_, other)| other.name == schedule.name) {
@@ -192,7 +259,7 @@ impl Schedules {
                 return Err(Failure::new(message, "the names of schedules are unique in a workspace"));
             }
             let found = present.iter().find(|item| item["name"] == *schedule.name);
-            if let Some(one) = planned_one(lines, place, schedule, found, &bots)? {
+            if let Some(one) = planned_one(lines, place, schedule, found, &owners)? {
                 previewed(client, &one).await?;
                 planned.push(one);
             }
@@ -207,7 +274,7 @@ impl Schedules {
     /// Returns what happens to each schedule, in words.
     pub(super) fn names(&self) -> Vec<String> {
         let name = |planned: &Planned| match &planned.present {
-            None => format!("create schedule {} of bot {}", planned.name, planned.bot),
+            None => format!("create schedule {} of {}", planned.name, planned.owner.words()),
             Some(_) => {
                 let fields: Vec<&str> = planned.fields.keys().map(String::as_str).collect();
                 format!("change schedule {} ({})", planned.name, fields.join(", "))
@@ -236,10 +303,13 @@ impl Schedules {
 }
 
 async fn created(client: &Client, planned: &Planned) -> Result<Value, Failure> {
-    let bot = names::id_of_name(client, Noun::Bot, &planned.bot).await?;
+    let (field, id) = match &planned.owner {
+        Owner::Bot(bot) => ("bot_id", names::id_of_name(client, Noun::Bot, bot).await?),
+        Owner::Workflow(workflow) => ("workflow_id", names::id_of_name(client, Noun::Workflow, workflow).await?),
+    };
     let mut body = planned.fields.clone();
     body.insert("name".to_owned(), json!(planned.name));
-    body.insert("bot_id".to_owned(), json!(bot));
+    body.insert(field.to_owned(), json!(id));
     client.post(&["api", "schedules"], Some(&Value::Object(body))).await
 }
 
@@ -249,27 +319,41 @@ fn planned_one(
     place: &str,
     schedule: &Schedule,
     found: Option<&Value>,
-    bots: &[Value],
+    owners: &Owners,
 ) -> Result<Option<Planned>, Failure> {
-    let on_server = bots.iter().find(|bot| bot["name"] == *schedule.bot);
-    let in_files = || lines.configurations().flat_map(|file| &file.bots).any(|bot| bot.name == schedule.bot);
+    let owner = Owner::of(schedule, place)?;
+    let (name, all, field, hint) = match &owner {
+        Owner::Bot(name) => (name, &owners.bots, "bot_id", "add the bot to the files, or correct its name"),
+        Owner::Workflow(name) => {
+            (name, &owners.workflows, "workflow_id", "save the workflow first: `monstrum workflow apply FILE`")
+        }
+    };
+    let on_server = all.iter().find(|one| one["name"] == *name.as_str());
+    let in_files = || {
+        matches!(owner, Owner::Bot(_))
+            && lines.configurations().flat_map(|file| &file.bots).any(|bot| bot.name == *name)
+    };
     if on_server.is_none() && !in_files() {
-        let message = format!("{place}: there is no bot {}", output::plain(&schedule.bot));
-        return Err(Failure::new(message, "add the bot to the files, or correct its name"));
+        return Err(Failure::new(format!("{place}: there is no {}", owner.words()), hint));
     }
-    if found.is_some_and(|found| on_server.is_none_or(|bot| bot["id"] != found["bot_id"])) {
-        let message = format!("{place}: the schedule {} belongs to another bot", output::plain(&schedule.name));
+    let other = |found: &Value| {
+        let is_of_task = matches!(owner, Owner::Bot(_)) && !found["workflow_id"].is_null();
+        is_of_task || on_server.is_none_or(|one| one["id"] != found[field])
+    };
+    if found.is_some_and(other) {
+        let message =
+            format!("{place}: the schedule {} belongs to another bot or workflow", output::plain(&schedule.name));
         return Err(Failure::new(message, "delete the schedule first: `monstrum schedule delete NAME`"));
     }
     let fields = match found {
         None => schedule.fields(),
-        Some(found) => schedule.changes(&shown(found, schedule.bot.clone())),
+        Some(found) => schedule.changes(&shown(found, name.clone())),
     };
     if found.is_some() && fields.is_empty() {
         return Ok(None);
     }
-    let (name, bot, place) = (schedule.name.clone(), schedule.bot.clone(), place.to_owned());
-    Ok(Some(Planned { name, bot, place, fields, present: found.cloned() }))
+    let (name, place) = (schedule.name.clone(), place.to_owned());
+    Ok(Some(Planned { name, owner, place, fields, present: found.cloned() }))
 }
 
 /// Asks the server whether the times of a schedule are valid, before anything is changed.
@@ -312,6 +396,24 @@ mod tests {
         assert_eq!(json!(schedule), expected);
         let read: Schedule = serde_json::from_value(expected).unwrap();
         assert_eq!(read.changes(&schedule), Map::new());
+    }
+
+    #[test]
+    fn a_schedule_of_a_workflow_has_its_name_and_its_input() {
+        let mut of_workflow = item();
+        let fields = of_workflow.as_object_mut().unwrap();
+        fields.remove("instruction");
+        fields.insert("workflow_id".to_owned(), json!("w"));
+        fields.insert("input".to_owned(), json!({ "repo": "acme/web" }));
+        let owners = Owners { bots: Vec::new(), workflows: vec![json!({ "id": "w", "name": "report" })] };
+        let schedule = shown(&of_workflow, owners.name(&of_workflow).unwrap());
+        assert_eq!((schedule.workflow.as_deref(), &schedule.bot, &schedule.instruction), (Some("report"), &None, &None));
+        assert_eq!(schedule.fields()["input"], json!({ "repo": "acme/web" }));
+        assert!(!schedule.fields().contains_key("instruction"));
+        assert!(matches!(Owner::of(&schedule, "a.yaml"), Ok(Owner::Workflow(name)) if name == "report"));
+        let both = Schedule { bot: Some("helper".to_owned()), ..schedule.clone() };
+        assert!(Owner::of(&both, "a.yaml").is_err());
+        assert!(Owner::of(&Schedule { workflow: None, ..schedule }, "a.yaml").is_err());
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use monstrum_api::schedules::{MadeBy, NewSchedule, ScheduleChange, SchedulePreview};
 use monstrum_core::operations::{Caller, InputErrors, OperationError, narrow};
-use monstrum_types::UtcMillis;
+use monstrum_types::{BotId, UtcMillis};
+use serde_json::{Map, Value};
 
-use super::record::Record;
+use super::record::{Record, Work};
 use super::timing::{Timing, When};
 use crate::tasks::INSTRUCTION_BYTES_MAX;
 
@@ -12,16 +13,39 @@ use crate::tasks::INSTRUCTION_BYTES_MAX;
 const UTC: &str = "UTC";
 /// The maximum length of a name, as for bots and resources.
 const NAME_CHARS_MAX: usize = 128;
+/// The maximum size of the input of a run in bytes of JSON. Every firing reads it.
+const INPUT_BYTES_MAX: usize = 64 << 10;
 /// The maximum delay of a firing in seconds.
 const JITTER_S_MAX: u32 = 3600;
 
+/// Returns what a new schedule starts, and the bot that the input names for a task.
+pub(super) fn work(new: &mut NewSchedule) -> Result<(Work, Option<BotId>), OperationError> {
+    let (bot, instruction) = (new.bot_id, new.instruction.take());
+    let missing = |path: &str| OperationError::invalid_at(path, "is required, or workflow_id instead");
+    let Some(workflow_id) = new.workflow_id else {
+        if new.input.is_some() {
+            return Err(OperationError::invalid_at("/input", "only runs of workflows have an input"));
+        }
+        let bot = bot.ok_or_else(|| missing("/bot_id"))?;
+        let instruction = instruction.ok_or_else(|| missing("/instruction"))?;
+        return Ok((Work::Task { instruction }, Some(bot)));
+    };
+    for (path, is_given) in [("/bot_id", bot.is_some()), ("/instruction", instruction.is_some())] {
+        if is_given {
+            return Err(OperationError::invalid_at(path, "a schedule of a workflow has the bot of the workflow"));
+        }
+    }
+    let input = new.input.take().unwrap_or_else(|| Value::Object(Map::new()));
+    Ok((Work::Run { workflow_id, input }, None))
+}
+
 /// Returns the record of a new schedule, checked as far as the times are not.
-pub(super) fn record(caller: &Caller, new: NewSchedule, now: UtcMillis) -> Result<Record, OperationError> {
-    let NewSchedule { name, instruction, cron, every_s, at, timezone, overlap, missed, jitter_s, .. } = new;
+pub(super) fn record(caller: &Caller, work: Work, new: NewSchedule, now: UtcMillis) -> Result<Record, OperationError> {
+    let NewSchedule { name, cron, every_s, at, timezone, overlap, missed, jitter_s, .. } = new;
     let when = one_of((cron, every_s, at))?;
     let when = when.ok_or_else(|| OperationError::invalid_at("", "one of cron, every_s and at is required"))?;
     let record = Record {
-        instruction,
+        work,
         when,
         timezone: timezone.unwrap_or_else(|| UTC.to_owned()),
         overlap,
@@ -49,7 +73,20 @@ pub(super) fn change(
     let was_off = !record.enabled || is_paused;
     let before = (record.when.clone(), record.timezone.clone());
     set(name, change.name);
-    set(&mut record.instruction, change.instruction);
+    match &mut record.work {
+        Work::Task { instruction } => {
+            if change.input.is_some() {
+                return Err(OperationError::invalid_at("/input", "the schedule starts tasks, which have no input"));
+            }
+            set(instruction, change.instruction);
+        }
+        Work::Run { input, .. } => {
+            if change.instruction.is_some() {
+                return Err(OperationError::invalid_at("/instruction", "the schedule starts runs of a workflow"));
+            }
+            set(input, change.input);
+        }
+    }
     set(&mut record.when, when);
     set(&mut record.timezone, change.timezone.map(|zone| zone.unwrap_or_else(|| UTC.to_owned())));
     set(&mut record.overlap, change.overlap.map(Option::unwrap_or_default));
@@ -111,11 +148,16 @@ fn check(name: &str, record: &Record) -> Result<(), OperationError> {
     } else if name.chars().any(char::is_control) {
         errors.add("/name", "must not contain control characters");
     }
-    let bytes = record.instruction.len();
-    if record.instruction.trim().is_empty() {
-        errors.add("/instruction", "must not be empty");
-    } else if bytes > INSTRUCTION_BYTES_MAX {
-        errors.add("/instruction", format!("must have at most {INSTRUCTION_BYTES_MAX} bytes, but has {bytes}"));
+    match &record.work {
+        Work::Task { instruction } if instruction.trim().is_empty() => errors.add("/instruction", "must not be empty"),
+        Work::Task { instruction } if instruction.len() > INSTRUCTION_BYTES_MAX => {
+            let bytes = instruction.len();
+            errors.add("/instruction", format!("must have at most {INSTRUCTION_BYTES_MAX} bytes, but has {bytes}"));
+        }
+        Work::Run { input, .. } if input.to_string().len() > INPUT_BYTES_MAX => {
+            errors.add("/input", format!("must have at most {INPUT_BYTES_MAX} bytes of JSON"));
+        }
+        Work::Task { .. } | Work::Run { .. } => {}
     }
     if record.jitter_s > JITTER_S_MAX {
         errors.add("/jitter_s", format!("must be at most {JITTER_S_MAX} seconds"));
@@ -143,7 +185,8 @@ fn set<T>(field: &mut T, named: Option<T>) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use monstrum_types::WorkflowId;
+    use serde_json::json;
 
     use super::*;
 
@@ -151,7 +194,7 @@ mod tests {
 
     fn kept() -> (String, Record) {
         let record = Record {
-            instruction: "Look.".to_owned(),
+            work: Work::Task { instruction: "Look.".to_owned() },
             when: When::EveryS(3600),
             timezone: UTC.to_owned(),
             overlap: Default::default(),
@@ -182,6 +225,7 @@ mod tests {
             (json!({ "name": "a\nb" }), "/name"),
             (json!({ "instruction": "" }), "/instruction"),
             (json!({ "instruction": "x".repeat(INSTRUCTION_BYTES_MAX + 1) }), "/instruction"),
+            (json!({ "input": {} }), "/input"),
             (json!({ "cron": "* * * * * *" }), "/cron"),
             (json!({ "cron": "0 0 31 2 *" }), "/cron"),
             (json!({ "cron": "0 0 * * *", "timezone": "Nowhere" }), "/timezone"),
@@ -198,6 +242,39 @@ mod tests {
         ] {
             assert_eq!(paths(input.clone())[0], path, "{input}");
         }
+    }
+
+    #[test]
+    fn a_schedule_starts_tasks_or_runs() {
+        let read = |input: Value| {
+            let mut fields = json!({ "name": "nightly", "every_s": 3600 });
+            fields.as_object_mut().unwrap().extend(input.as_object().unwrap().clone());
+            work(&mut serde_json::from_value(fields).unwrap())
+        };
+        let (bot, workflow) = (BotId::new(), WorkflowId::new());
+        let task = read(json!({ "bot_id": bot, "instruction": "Look." })).unwrap();
+        assert_eq!(task, (Work::Task { instruction: "Look.".to_owned() }, Some(bot)));
+        let run = read(json!({ "workflow_id": workflow })).unwrap();
+        assert_eq!(run, (Work::Run { workflow_id: workflow, input: json!({}) }, None));
+        for (input, expected) in [
+            (json!({}), "/bot_id"),
+            (json!({ "bot_id": bot }), "/instruction"),
+            (json!({ "bot_id": bot, "instruction": "Look.", "input": {} }), "/input"),
+            (json!({ "workflow_id": workflow, "bot_id": bot }), "/bot_id"),
+            (json!({ "workflow_id": workflow, "instruction": "Look." }), "/instruction"),
+        ] {
+            match read(input.clone()) {
+                Err(OperationError::Invalid(errors)) => assert_eq!(errors[0].path, expected, "{input}"),
+                other => panic!("{input}: {other:?}"),
+            }
+        }
+        let (mut name, mut record) = kept();
+        record.work = Work::Run { workflow_id: workflow, input: json!({}) };
+        let other = serde_json::from_value(json!({ "input": { "repo": "acme/web" } })).unwrap();
+        change((&mut name, &mut record), false, other, NOW).unwrap();
+        assert_eq!(record.work, Work::Run { workflow_id: workflow, input: json!({ "repo": "acme/web" }) });
+        let instruction = serde_json::from_value(json!({ "instruction": "Look." })).unwrap();
+        assert!(change((&mut name, &mut record), false, instruction, NOW).is_err());
     }
 
     #[test]

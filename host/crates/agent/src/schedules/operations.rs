@@ -2,19 +2,16 @@
 
 use monstrum_api::list::List;
 use monstrum_api::schedules::{
-    LastFiring, NewSchedule, Schedule, ScheduleChange, ScheduleList, SchedulePreview, ScheduleTimes,
+    FiredByHand, LastFiring, NewSchedule, Schedule, ScheduleChange, ScheduleList, SchedulePreview, ScheduleTimes,
 };
-use monstrum_api::tasks::Task;
 use monstrum_core::operations::change::{Change, changed_at};
 use monstrum_core::operations::{Caller, Expected, OperationError, Operator};
-use monstrum_store::{
-    FiredSchedule, InsertedSchedule, Page, ScheduleRow, ScheduleRun, ScheduleRunStatus, ScheduleUpdate, SchedulesMax,
-};
+use monstrum_store::{FiredSchedule, InsertedSchedule, Page, ScheduleRow, ScheduleUpdate, ScheduledWork, SchedulesMax};
 use monstrum_types::{BotId, ScheduleId, with_causes};
 
-use super::record::{Record, RecordError};
+use super::record::{Record, RecordError, Work};
 use super::timing::When;
-use super::{Schedules, due_at, input, wake};
+use super::{Schedules, due_at, input, refusal, wake};
 use crate::journal;
 use crate::shown as task_shown;
 use crate::tasks::{self, TASKS_MAX};
@@ -30,14 +27,19 @@ impl Schedules {
     ///
     /// # Errors
     ///
-    /// The input is invalid, the bot does not exist, the name is taken, or there are too many schedules.
-    pub async fn create(&self, caller: &Operator, new: NewSchedule) -> Result<Schedule, OperationError> {
+    /// The input is invalid, the bot or the workflow does not exist, the name is taken, or there are too many schedules.
+    pub async fn create(&self, caller: &Operator, mut new: NewSchedule) -> Result<Schedule, OperationError> {
         let (app, now) = (&self.app, self.app.clock.now());
-        let (workspace_id, bot_id, name) = (caller.workspace, new.bot_id, new.name.clone());
-        let record = input::record(caller, new, now)?;
-        if app.policy.load().bot(workspace_id, bot_id).is_none() {
-            return Err(OperationError::invalid_at("/bot_id", "no such bot"));
-        }
+        let (workspace_id, name) = (caller.workspace, new.name.clone());
+        let (work, bot) = input::work(&mut new)?;
+        let record = input::record(caller, work, new, now)?;
+        let bot_id = match &record.work {
+            Work::Run { workflow_id, input } => self.runs.check(workspace_id, *workflow_id, input).await?,
+            Work::Task { .. } => {
+                let bot = bot.filter(|bot| app.policy.load().bot(workspace_id, *bot).is_some());
+                bot.ok_or_else(|| OperationError::invalid_at("/bot_id", "no such bot"))?
+            }
+        };
         let next_at = if record.enabled { Some(input::first(&record, now)?) } else { None };
         let mut row = ScheduleRow {
             id: ScheduleId::new(),
@@ -48,6 +50,7 @@ impl Schedules {
             last_planned_at: None,
             last_fired_at: None,
             last_task_id: None,
+            last_run_id: None,
             last_status: None,
             failures: 0,
             created_at: now,
@@ -115,7 +118,13 @@ impl Schedules {
         let shown_before = shown(&before, record.clone());
         // Enabling or disabling a schedule also ends a pause after failures.
         let is_resumed = change.enabled.is_some();
+        let has_input = change.input.is_some();
         let is_new = input::change((&mut row.name, &mut record), before.is_paused(), change, now)?;
+        if let Work::Run { workflow_id, input } = &record.work
+            && has_input
+        {
+            self.runs.check(row.workspace_id, *workflow_id, input).await?;
+        }
         record.started_by(caller.key);
         // The turns of the schedule write these columns too, so the others stay as they are stored.
         let next_at = match (record.enabled, is_new) {
@@ -140,7 +149,7 @@ impl Schedules {
         Ok(shown(&row, record))
     }
 
-    /// Deletes a schedule. Tasks that it has started go on. A schedule whose row was edited by another program can be
+    /// Deletes a schedule. Tasks and runs that it has started go on. A schedule whose row was edited by another program can be
     /// deleted too.
     ///
     /// # Errors
@@ -164,13 +173,14 @@ impl Schedules {
         recorded.record(app, caller, delete).await
     }
 
-    /// Starts the task of a schedule now, also beside an earlier task and if the schedule is disabled. The next time stays
-    /// as it is.
+    /// Starts the task or the run of a schedule now, also beside an earlier one and if the schedule is disabled. The next
+    /// time stays as it is.
     ///
     /// # Errors
     ///
-    /// The schedule does not exist, its bot has no model, or the workspace has too many tasks.
-    pub async fn fire(&self, caller: &Operator, id: ScheduleId) -> Result<Task, OperationError> {
+    /// The schedule does not exist, its bot has no model, its workflow takes no run, or the workspace has too many tasks or
+    /// runs.
+    pub async fn fire(&self, caller: &Operator, id: ScheduleId) -> Result<FiredByHand, OperationError> {
         let (app, now) = (&self.app, self.app.clock.now());
         let row = self.row(caller, id).await?;
         if !self.is_in_force(&row).await? {
@@ -178,25 +188,27 @@ impl Schedules {
         }
         let mut record = self.opened(&row)?;
         record.started_by(caller.key);
-        let task = self.task(&row, &record, (now, now))?;
-        let (status, task_id) = (ScheduleRunStatus::Running, Some(task.row.id));
-        let run = ScheduleRun { planned_at: now, is_manual: true, status, fired_at: now, task_id };
+        let work = self.work(&row, &record, (now, now)).await?;
+        let firing = work.firing(now, now, true);
         let fire = async {
-            match app.store.fire_schedule_now(&row, &run, &task, TASKS_MAX).await? {
-                FiredSchedule::Fired { has_task: true, .. } => Ok(()),
-                FiredSchedule::Fired { has_task: false, .. } | FiredSchedule::Changed => {
-                    Err(OperationError::changed_meanwhile())
-                }
-                FiredSchedule::Full => Err(tasks::full()),
+            match app.store.fire_schedule_now(&row, &firing, &work, TASKS_MAX).await? {
+                FiredSchedule::Fired { has_work: true, .. } => Ok(()),
+                refused => Err(refusal(&work, refused)),
             }
         };
-        let recorded =
-            Change::new("schedule.fire", &id).of_bot(row.bot_id).to(&serde_json::json!({ "task_id": task_id }));
-        recorded.record(app, caller, fire).await?;
-        self.engine.signal(std::slice::from_ref(&task.wake));
-        self.signal_events(&task);
-        let content = journal::open_task(&app.vault, &task.row).map_err(tasks::internal)?;
-        Ok(task_shown::shown(&task.row, content))
+        let started = match firing.run_id {
+            Some(run_id) => serde_json::json!({ "run_id": run_id }),
+            None => serde_json::json!({ "task_id": firing.task_id }),
+        };
+        Change::new("schedule.fire", &id).of_bot(row.bot_id).to(&started).record(app, caller, fire).await?;
+        self.signal(&work);
+        match &work {
+            ScheduledWork::Task(task) => {
+                let content = journal::open_task(&app.vault, &task.row).map_err(tasks::internal)?;
+                Ok(FiredByHand::Task(Box::new(task_shown::shown(&task.row, content))))
+            }
+            ScheduledWork::Run(run) => Ok(FiredByHand::Run(Box::new(self.runs.shown(&run.row)?))),
+        }
     }
 
     /// Returns the next times of a schedule that is not saved.
@@ -250,7 +262,7 @@ fn full(of: &str, max: i64) -> OperationError {
 
 /// Returns a schedule as the API shows it.
 fn shown(row: &ScheduleRow, record: Record) -> Schedule {
-    let Record { instruction, when, timezone, overlap, missed, jitter_s, narrow, enabled, made_by, .. } = record;
+    let Record { work, when, timezone, overlap, missed, jitter_s, narrow, enabled, made_by, .. } = record;
     let (cron, every_s, at) = match when {
         When::Cron(pattern) => (Some(pattern), None, None),
         When::EveryS(seconds) => (None, Some(seconds), None),
@@ -260,13 +272,19 @@ fn shown(row: &ScheduleRow, record: Record) -> Schedule {
     let last = row.last_planned_at.zip(row.last_fired_at).zip(row.last_status);
     let last = last.map(|((planned_at, fired_at), status)| {
         let status = status.as_str().to_owned();
-        LastFiring { planned_at, fired_at, task_id: row.last_task_id, status }
+        LastFiring { planned_at, fired_at, task_id: row.last_task_id, run_id: row.last_run_id, status }
     });
+    let (instruction, workflow_id, input) = match work {
+        Work::Task { instruction } => (Some(instruction), None, None),
+        Work::Run { workflow_id, input } => (None, Some(workflow_id), Some(input)),
+    };
     Schedule {
         id: row.id,
         name: row.name.clone(),
         bot_id: row.bot_id,
         instruction,
+        workflow_id,
+        input,
         cron,
         every_s,
         at,

@@ -18,12 +18,8 @@ pub trait RunsOfSchedules: Send + Sync {
     ///
     /// The workflow does not exist, or does not take the input. The paths of the faults begin with `/workflow_id` or
     /// `/input`.
-    async fn check(
-        &self,
-        workspace: WorkspaceId,
-        workflow: WorkflowId,
-        input: &Value,
-    ) -> Result<BotId, OperationError>;
+    async fn check(&self, workspace: WorkspaceId, workflow: WorkflowId, input: &Value)
+    -> Result<BotId, OperationError>;
 
     /// Prepares a run of the newest version.
     ///

@@ -4,8 +4,8 @@
 use monstrum_types::{RunId, ScheduleId, TaskId, UtcMillis};
 
 use super::{ScheduleRow, ScheduleRun, ScheduleRunStatus};
-use crate::runs::{InsertedRun, RunRow, RunStatus, RunsMax, write_run};
 use crate::db::{Session, args, retry};
+use crate::runs::{InsertedRun, RunRow, RunStatus, RunsMax, write_run};
 use crate::tasks::{InsertedTask, NewSession, TaskRow, TaskStatus, TasksMax};
 use crate::wakes::{AfterTurn, NewWake, WakeClaim, end_turn};
 use crate::{EventRow, Store, StoreError};

@@ -5,8 +5,8 @@ use monstrum_types::{Labels, RequestId, TaskId, UtcMillis, WakeClaimId, WakeKey,
 use super::sessions::{read_by, used_by};
 use super::{TaskRow, TaskStatus, TaskStepRow, select_tasks, task_columns};
 use crate::db::{Arg, Session, args, retry, values};
-use crate::wakes::{AfterTurn, NewWake, WakeClaim, confirm_claim, end_turn};
 use crate::schedules::{self, EndedWork};
+use crate::wakes::{AfterTurn, NewWake, WakeClaim, confirm_claim, end_turn};
 use crate::{EventRow, Store, StoreError, deliveries, wake_of};
 
 /// What a round adds to its task.

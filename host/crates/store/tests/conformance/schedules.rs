@@ -2,8 +2,8 @@
 
 use monstrum_store::{
     AfterTurn, BotRow, EndedTask, EventRow, FiredSchedule, InsertedSchedule, NewSession, NewWake, Page, ScheduleFiring,
-    ScheduleRow, ScheduleRun, ScheduleRunStatus, ScheduleUpdate, ScheduledTask, ScheduledWork, SchedulesMax, SealedColumn, SessionRow,
-    Store, StoreError, TaskEnd, TaskFilter, TaskRow, TaskStatus, TasksMax, WakeClaim,
+    ScheduleRow, ScheduleRun, ScheduleRunStatus, ScheduleUpdate, ScheduledTask, ScheduledWork, SchedulesMax,
+    SealedColumn, SessionRow, Store, StoreError, TaskEnd, TaskFilter, TaskRow, TaskStatus, TasksMax, WakeClaim,
 };
 use monstrum_types::{
     Clock as _, EventId, Labels, ScheduleId, SessionId, SystemClock, UtcMillis, WakeClaimId, WakeKey, WakeKind,
