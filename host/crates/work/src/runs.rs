@@ -2,12 +2,14 @@
 //! which the crate flow plans what comes next, and progress.rs turns such a plan into the rows that a turn writes. keys.rs has
 //! the names of the turns. start.rs prepares new runs.
 
+mod definitions;
 mod history;
 pub mod keys;
 mod progress;
 mod record;
 pub mod start;
 
+pub use definitions::{DefinitionError, Definitions};
 pub use history::{HistoryError, history};
 pub use progress::{Progress, ProgressError, StartedStep, progress};
 pub use record::{
