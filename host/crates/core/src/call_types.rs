@@ -8,6 +8,7 @@ pub mod lineage;
 pub mod links;
 pub mod progress;
 pub mod refusal;
+pub mod resumed;
 pub mod round;
 pub mod runs_calls;
 pub mod starts_tasks;
