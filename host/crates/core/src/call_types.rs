@@ -4,6 +4,7 @@
 pub mod call_labels;
 pub mod call_secrets;
 pub mod incoming;
+pub mod knows_runs;
 pub mod lineage;
 pub mod links;
 pub mod progress;

@@ -4,10 +4,12 @@
 
 mod history;
 pub mod keys;
+mod known;
 mod progress;
 mod record;
 
 pub use history::{HistoryError, history};
+pub use known::KnownRuns;
 pub use progress::{Progress, ProgressError, StartedStep, progress};
 pub use record::{
     BlockContent, EndingContent, InstructionContent, RecordError, RunContent, StepContent, TargetContent, WaitContent,
