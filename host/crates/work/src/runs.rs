@@ -5,12 +5,14 @@
 mod definitions;
 mod history;
 pub mod keys;
+mod known;
 mod progress;
 mod record;
 pub mod start;
 
 pub use definitions::{DefinitionError, Definitions};
 pub use history::{HistoryError, history};
+pub use known::KnownRuns;
 pub use progress::{Progress, ProgressError, StartedStep, progress};
 pub use record::{
     BlockContent, EndingContent, InstructionContent, RecordError, RunContent, StepContent, TargetContent, WaitContent,
