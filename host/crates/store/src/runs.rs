@@ -7,6 +7,7 @@
 //! replaced writes nothing. What people ask of a run is in its sealed record, because undoing has effects, and in a column for
 //! lists. People and turns replace the record only if it is the one that they have read.
 
+mod room;
 mod steps;
 mod turn;
 
@@ -17,8 +18,9 @@ use crate::plugins::digest_of;
 use crate::wakes::NewWake;
 use crate::{Listed, Page, Store, StoreError};
 
+pub use room::RunRoom;
 pub use steps::{EndedRunStep, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop};
-pub use turn::RunProgress;
+pub use turn::{AdvancedRun, ChildOfStep, ChildRefusal, NewChild, RunProgress};
 
 words! {
     /// The status of a run.
@@ -182,7 +184,7 @@ const RESUME: &str = "\
     and sealed = $4 and asked = 'pause'";
 const RETRY: &str = "\
     update runs set status = 'queued', attempt = attempt + 1, asked = null, code = null, started_at = null, \
-    deadline_at = null, ended_at = null, sealed = $3 where workspace_id = $1 and id = $2 and sealed = $4 \
+    deadline_at = null, ended_at = null, awaits = null, sealed = $3 where workspace_id = $1 and id = $2 and sealed = $4 \
     and status in ('failed', 'cancelled') \
     and not exists (select 1 from run_steps where run_id = $2 and status = 'uncertain')";
 const FORGET: &str = "delete from runs where ended_at < $1";
