@@ -16,7 +16,7 @@ Examples:
   monstrum schedule add nightly triage 'Label the new issues' --cron '30 2 * * *' --timezone Europe/Berlin
   monstrum schedule add hourly triage 'Look for new issues' --every-s 3600 --jitter-s 60
   monstrum schedule add launch triage 'Close the milestone' --at 2027-01-04T09:00:00Z
-  monstrum schedule add report --workflow report --input '{"repo": "acme/web"}' --cron '0 6 * * mon'
+  monstrum schedule add report --workflow report --input '{\"repo\": \"acme/web\"}' --cron '0 6 * * mon'
 
 A pattern has five fields: minute, hour, day of the month, month and day of the week. `monstrum schedule preview` shows its
 times.";

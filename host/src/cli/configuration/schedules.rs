@@ -111,11 +111,8 @@ fn is_over(item: &Value) -> bool {
 pub(super) async fn exported(client: &Client) -> Result<Vec<Schedule>, Failure> {
     let items = client.items(&["api", "schedules"], &[]).await?;
     let owners = Owners::of(client).await?;
-    let mut schedules: Vec<Schedule> = items
-        .iter()
-        .filter(|item| !is_over(item))
-        .filter_map(|item| Some(shown(item, owners.name(item)?)))
-        .collect();
+    let mut schedules: Vec<Schedule> =
+        items.iter().filter(|item| !is_over(item)).filter_map(|item| Some(shown(item, owners.name(item)?))).collect();
     schedules.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(schedules)
 }
@@ -407,7 +404,10 @@ mod tests {
         fields.insert("input".to_owned(), json!({ "repo": "acme/web" }));
         let owners = Owners { bots: Vec::new(), workflows: vec![json!({ "id": "w", "name": "report" })] };
         let schedule = shown(&of_workflow, owners.name(&of_workflow).unwrap());
-        assert_eq!((schedule.workflow.as_deref(), &schedule.bot, &schedule.instruction), (Some("report"), &None, &None));
+        assert_eq!(
+            (schedule.workflow.as_deref(), &schedule.bot, &schedule.instruction),
+            (Some("report"), &None, &None)
+        );
         assert_eq!(schedule.fields()["input"], json!({ "repo": "acme/web" }));
         assert!(!schedule.fields().contains_key("instruction"));
         assert!(matches!(Owner::of(&schedule, "a.yaml"), Ok(Owner::Workflow(name)) if name == "report"));

@@ -207,7 +207,7 @@ impl Schedules {
                 let content = journal::open_task(&app.vault, &task.row).map_err(tasks::internal)?;
                 Ok(FiredByHand::Task(Box::new(task_shown::shown(&task.row, content))))
             }
-            ScheduledWork::Run(run) => Ok(FiredByHand::Run(Box::new(self.runs.shown(&run.row)?))),
+            ScheduledWork::Run(run) => Ok(FiredByHand::Run(Box::new(self.runs.shown(&run.row).await?))),
         }
     }
 

@@ -32,8 +32,8 @@ pub trait RunsOfSchedules: Send + Sync {
     ///
     /// # Errors
     ///
-    /// The record of the run cannot be opened.
-    fn shown(&self, row: &RunRow) -> Result<Run, OperationError>;
+    /// The database failed.
+    async fn shown(&self, row: &RunRow) -> Result<Run, OperationError>;
 }
 
 /// What a firing of a schedule starts.
