@@ -21,7 +21,7 @@ pub const INPUT_BYTES_MAX: usize = 1 << 20;
 
 /// The maximum numbers of runs of a workspace: 1000 that wait for room, and in all 100 000 more that wait for something else,
 /// with 100 that run.
-const RUNS_MAX: RunsMax = RunsMax { of_workspace: 101_100, queued: 1_000, of_key: None };
+pub(super) const RUNS_MAX: RunsMax = RunsMax { of_workspace: 101_100, queued: 1_000, of_key: None };
 
 /// The maximum number of runs whose steps have started each other, with the first one.
 pub const RUN_DEPTH_MAX: u32 = 8;
@@ -157,7 +157,7 @@ fn prepared(vault: &Vault, definition: &Definition, start: StartOf<'_>) -> Resul
         sealed: String::new(),
     };
     row.sealed = seal_run(vault, &row, &content)?;
-    let wake = keys::wake(keys::run_key(row.id)?, row.workspace_id, now);
+    let wake = keys::wake(keys::run_key(row.id), row.workspace_id, now);
     let skips = definition.concurrency.as_ref().filter(|concurrency| concurrency.full == WhenFull::Skip);
     let max = RunsMax { of_key: skips.map(|concurrency| i64::from(concurrency.max)), ..RUNS_MAX };
     Ok(NewRun { row, wake, max })
