@@ -8,6 +8,7 @@
 //! lists. People and turns replace the record only if it is the one that they have read.
 
 mod reads;
+mod room;
 mod steps;
 mod turn;
 
@@ -19,8 +20,9 @@ use crate::wakes::NewWake;
 use crate::{Listed, Page, Store, StoreError};
 
 pub use reads::{InvalidStepCursor, RunStepCursor, RunStepHead};
+pub use room::RunRoom;
 pub use steps::{EndedRunStep, ResolvedRunStep, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop};
-pub use turn::RunProgress;
+pub use turn::{AdvancedRun, ChildOfStep, ChildRefusal, NewChild, RunProgress};
 
 words! {
     /// The status of a run.
@@ -194,7 +196,7 @@ const RESUME: &str = "\
     and sealed = $4 and asked = 'pause'";
 const RETRY: &str = "\
     update runs set status = 'queued', attempt = attempt + 1, asked = null, code = null, started_at = null, \
-    deadline_at = null, ended_at = null, sealed = $3 where workspace_id = $1 and id = $2 and sealed = $4 \
+    deadline_at = null, ended_at = null, awaits = null, sealed = $3 where workspace_id = $1 and id = $2 and sealed = $4 \
     and status in ('failed', 'cancelled')";
 const FORGET: &str = "delete from runs where ended_at < $1";
 const UNENDED_OF_WORKFLOW: &str = "select count(*) as value from runs where workflow_id = $1 and ended_at is null";
@@ -333,10 +335,11 @@ impl Store {
     ) -> Result<RetriedRun, StoreError> {
         retry!(async {
             let mut session = self.db.write().await?;
-            wake.write(&mut session).await?;
+            // The lock of the workspace precedes the wake, as in the turn of a run.
             if !has_room(&mut session, before.workspace_id, max).await? {
                 return Ok(RetriedRun::Full);
             }
+            wake.write(&mut session).await?;
             if session.run(RETRY, args![before.workspace_id, before.id, sealed, &before.sealed]).await? == 0 {
                 return Ok(RetriedRun::Changed);
             }

@@ -300,6 +300,8 @@ cases! {
         the_end_of_a_step_is_written_by_the_turn_that_has_the_claim,
         the_steps_of_a_run_are_read_in_pages,
         people_pause_cancel_resolve_and_retry_runs,
+        a_run_starts_when_there_is_room,
+        a_run_starts_its_child_in_the_same_transaction,
     }
     outputs {
         outputs_are_listed_from_the_newest,

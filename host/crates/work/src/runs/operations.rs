@@ -106,7 +106,8 @@ impl Runs {
                 InsertedRun::Inserted => Ok(()),
                 InsertedRun::Full => Err(full()),
                 InsertedRun::Skipped => {
-                    let message = "the workflow has as many runs as its limit of concurrency allows, and starts no more";
+                    let message =
+                        "the workflow has as many runs as its limit of concurrency allows, and starts no more";
                     Err(OperationError::conflict(message))
                 }
                 InsertedRun::Disabled => Err(OperationError::conflict("the workflow was disabled or deleted")),
@@ -333,7 +334,9 @@ fn edited(error: &RecordError, run: RunId) -> OperationError {
 
 fn no_definition(error: DefinitionError) -> OperationError {
     match error {
-        DefinitionError::Missing => OperationError::conflict("the version of the workflow was edited by another program"),
+        DefinitionError::Missing => {
+            OperationError::conflict("the version of the workflow was edited by another program")
+        }
         error @ DefinitionError::Faulty(_) => {
             OperationError::conflict(format!("{error}; save a new version of the workflow"))
         }
@@ -374,12 +377,9 @@ fn word(outcome: ResolvedAs) -> &'static str {
 fn resolved(attempt: StepContent, outcome: ResolvedAs, data: Option<Value>, now: UtcMillis) -> StepContent {
     let attempt = StepContent { ended_at: Some(now), ..attempt };
     match outcome {
-        ResolvedAs::Succeeded => StepContent {
-            status: StepStatus::Succeeded,
-            data: data.unwrap_or_default(),
-            error: None,
-            ..attempt
-        },
+        ResolvedAs::Succeeded => {
+            StepContent { status: StepStatus::Succeeded, data: data.unwrap_or_default(), error: None, ..attempt }
+        }
         // What did not happen can be repeated like any attempt that failed before it had an effect.
         ResolvedAs::Failed => StepContent {
             status: StepStatus::Failed,

@@ -215,7 +215,8 @@ mod tests {
 
     #[test]
     fn what_is_asked_depends_on_what_was_asked_before() {
-        let all = [Asked::Pause, Asked::Resume, Asked::Cancel { undo: false }, Asked::Cancel { undo: true }, Asked::Retry];
+        let all =
+            [Asked::Pause, Asked::Resume, Asked::Cancel { undo: false }, Asked::Cancel { undo: true }, Asked::Retry];
         let ending = json!({ "status": "failed", "undo": true, "since": UtcMillis(5) });
         for (content, expected) in [
             (content(json!({})), ["pause", "refused", "cancel", "cancel_and_undo", "refused"]),

@@ -226,11 +226,13 @@ fn wait(row: &RunStepRow, content: &StepContent) -> Option<RunWait> {
         (StepStatus::Waiting, Some(WaitContent::Approval { .. })) => waits("approval", approval),
         (StepStatus::Waiting, None) => waits("gate", approval),
         (StepStatus::Running, None) if row.status == RunStepStatus::Waiting => waits("gate", approval),
-        (StepStatus::Running, _) => match (content.task_id.or(row.task_id), content.child_run_id.or(row.child_run_id)) {
-            (Some(task), _) => waits("task", Some(task.to_string())),
-            (None, Some(run)) => waits("run", Some(run.to_string())),
-            (None, None) => None,
-        },
+        (StepStatus::Running, _) => {
+            match (content.task_id.or(row.task_id), content.child_run_id.or(row.child_run_id)) {
+                (Some(task), _) => waits("task", Some(task.to_string())),
+                (None, Some(run)) => waits("run", Some(run.to_string())),
+                (None, None) => None,
+            }
+        }
         _ => None,
     }
 }
@@ -303,10 +305,7 @@ mod tests {
                 json!({ "status": "waiting", "wait": asked, "approval_id": approval }),
                 named("approval", false, Some(approval.to_string())),
             ),
-            (
-                json!({ "status": "waiting", "approval_id": approval }),
-                named("gate", false, Some(approval.to_string())),
-            ),
+            (json!({ "status": "waiting", "approval_id": approval }), named("gate", false, Some(approval.to_string()))),
             (json!({ "status": "running", "task_id": task }), named("task", false, Some(task.to_string()))),
             (json!({ "status": "uncertain" }), named("resolve", false, None)),
             (json!({ "status": "uncertain", "repeat": true }), None),

@@ -8,7 +8,7 @@ use monstrum_core::app::App;
 use monstrum_core::events::EventCause;
 use monstrum_flow::{Definition, WhenFull};
 use monstrum_store::{NewWake, RunRow, RunStarter, RunStatus, RunsMax, WorkflowRow};
-use monstrum_types::{DeliveryId, EventId, InputError, InvalidId, KeyId, Labels, RunId, UtcMillis};
+use monstrum_types::{DeliveryId, EventId, InputError, KeyId, Labels, RunId, UtcMillis};
 use monstrum_vault::Vault;
 use serde_json::Value;
 
@@ -72,8 +72,6 @@ pub enum NotStarted {
     Input(Vec<InputError>),
     #[error("the run cannot be sealed")]
     Failed(#[from] RecordError),
-    #[error("the run cannot be named")]
-    Key(#[from] InvalidId),
 }
 
 impl<'a> StartOf<'a> {
