@@ -192,6 +192,12 @@ pub struct NewRun {
     pub version: Option<i64>,
 }
 
+impl Default for NewRun {
+    fn default() -> NewRun {
+        NewRun { input: empty(), version: None }
+    }
+}
+
 fn empty() -> Value {
     Value::Object(Map::new())
 }
