@@ -70,8 +70,8 @@ pub use budgets::{BudgetLimits, BudgetRow, BudgetSubject, BudgetWrite, PayerLimi
 pub use console::{ConsoleSessionRow, ConsoleTicketRow};
 pub use credentials::CredentialRow;
 pub use deliveries::{
-    DeliveredTask, DeliveriesMax, DeliveryEnd, DeliveryFilter, DeliveryReason, DeliveryRow, DeliveryStatus, Dispatch,
-    Dispatched, EndedDelivery, RetriedDelivery, StartedDelivery, TargetKind,
+    DeliveredRun, DeliveredTask, DeliveriesMax, DeliveryEnd, DeliveryFilter, DeliveryReason, DeliveryRow,
+    DeliveryStatus, Dispatch, Dispatched, EndedDelivery, RetriedDelivery, StartedDelivery, TargetKind,
 };
 pub use discoveries::{DiscoveryRow, FirstDiscoveryRow};
 pub use error::StoreError;

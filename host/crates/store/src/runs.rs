@@ -9,6 +9,7 @@
 
 mod steps;
 mod turn;
+mod waits;
 
 use monstrum_types::{BotId, EventId, Labels, RunId, UtcMillis, WorkflowId, WorkspaceId, words};
 
@@ -19,6 +20,7 @@ use crate::{Listed, Page, Store, StoreError};
 
 pub use steps::{EndedRunStep, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop};
 pub use turn::RunProgress;
+pub(crate) use waits::wake_of_task;
 
 words! {
     /// The status of a run.

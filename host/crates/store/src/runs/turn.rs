@@ -3,10 +3,11 @@
 use monstrum_types::{Labels, RunId, UtcMillis};
 
 use super::steps::{EndedRunStep, OF_RUN, RESEAL, RunStepKey, RunStepRow, RunStepStop, STOP};
+use super::waits::lock_events;
 use super::{RunRow, RunStatus, run_columns, select_runs};
 use crate::db::{Arg, args, retry, values};
 use crate::wakes::{AfterTurn, NewWake, WakeClaim, confirm_claim, end_turn};
-use crate::{EventRow, Store, StoreError};
+use crate::{EventRow, Store, StoreError, deliveries};
 
 /// What a turn of a run writes, all or nothing.
 #[derive(Clone, Debug)]
@@ -59,12 +60,13 @@ impl Store {
         })
     }
 
-    /// Writes what a turn of a run has decided, and ends the turn. Fails with
-    /// [`StoreError::ChangedMeanwhile`] and writes nothing if the run has ended or changed meanwhile, or an attempt that is to end or
+    /// Writes what a turn of a run has decided, and ends the turn. The end of the run makes room for a delivery to a trigger.
+    /// Fails with [`StoreError::ChangedMeanwhile`] and writes nothing if the run has ended or changed meanwhile, or an attempt that is to end or
     /// to stop: the turn then has to decide again.
     pub async fn advance_run(&self, claim: &WakeClaim, progress: &RunProgress<'_>) -> Result<AfterTurn, StoreError> {
         retry!(async {
             let mut session = self.db.write().await?;
+            lock_events(&mut session, &progress.steps).await?;
             confirm_claim(&mut session, claim).await?;
             let RunProgress { read, status, code, labels, started_at, deadline_at, ended_at, sealed, .. } = progress;
             let values = args![
@@ -105,6 +107,10 @@ impl Store {
             for wake in &progress.wakes {
                 let wake = self.timed(&mut session, wake).await?;
                 wake.write(&mut session).await?;
+            }
+            if let Some(ended_at) = progress.ended_at {
+                // The delivery finds room at its turn, or rests again.
+                deliveries::wake_trigger(&mut session, read.workspace_id, ended_at).await?;
             }
             let after = end_turn(&mut session, claim, progress.next).await?;
             session.commit().await?;
