@@ -14,7 +14,6 @@ use crate::db::{args, from_row, retry};
 use crate::wakes::NewWake;
 use crate::{Listed, Page, Store, StoreError};
 
-pub use runs::DeliveredRun;
 pub(crate) use runs::{wake_trigger, wake_waiting};
 pub(crate) use turn::wake_oldest;
 pub use turn::{DeliveredTask, DeliveriesMax, DeliveryEnd, Dispatch, Dispatched, EndedDelivery, StartedDelivery};

@@ -70,8 +70,8 @@ pub use budgets::{BudgetLimits, BudgetRow, BudgetSubject, BudgetWrite, PayerLimi
 pub use console::{ConsoleSessionRow, ConsoleTicketRow};
 pub use credentials::CredentialRow;
 pub use deliveries::{
-    DeliveredRun, DeliveredTask, DeliveriesMax, DeliveryEnd, DeliveryFilter, DeliveryReason, DeliveryRow,
-    DeliveryStatus, Dispatch, Dispatched, EndedDelivery, RetriedDelivery, StartedDelivery, TargetKind,
+    DeliveredTask, DeliveriesMax, DeliveryEnd, DeliveryFilter, DeliveryReason, DeliveryRow, DeliveryStatus, Dispatch,
+    Dispatched, EndedDelivery, RetriedDelivery, StartedDelivery, TargetKind,
 };
 pub use discoveries::{DiscoveryRow, FirstDiscoveryRow};
 pub use error::StoreError;
@@ -97,8 +97,9 @@ pub use rows::{
     VerifiedPolicy, VerifiedRows,
 };
 pub use runs::{
-    EndedRunStep, InsertedRun, RunFilter, RunProgress, RunRequest, RunRow, RunStarter, RunStatus, RunStepKey,
-    RunStepPhase, RunStepRow, RunStepStatus, RunStepStop, RunsMax,
+    AdvancedRun, ChildOfStep, ChildRefusal, EndedRunStep, InsertedRun, NewChild, NewRun, RunFilter, RunProgress,
+    RunRequest, RunRoom, RunRow, RunStarter, RunStatus, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus,
+    RunStepStop, RunsMax,
 };
 pub use sandboxes::{
     RunningSandboxes, SandboxFilter, SandboxOutputRow, SandboxOutputsMax, SandboxRow, SandboxSettled, SandboxStatus,

@@ -7,6 +7,7 @@
 //! replaced writes nothing. What people ask of a run is in its sealed record, because undoing has effects, and in a column for
 //! lists. People and turns replace the record only if it is the one that they have read.
 
+mod room;
 mod steps;
 mod turn;
 mod waits;
@@ -18,8 +19,9 @@ use crate::plugins::digest_of;
 use crate::wakes::NewWake;
 use crate::{Listed, Page, Store, StoreError};
 
+pub use room::RunRoom;
 pub use steps::{EndedRunStep, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop};
-pub use turn::RunProgress;
+pub use turn::{AdvancedRun, ChildOfStep, ChildRefusal, NewChild, RunProgress};
 pub(crate) use waits::wake_of_task;
 
 words! {
@@ -126,6 +128,14 @@ pub struct RunsMax {
     pub of_key: Option<i64>,
 }
 
+/// A run to insert, with the wake of its first turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewRun {
+    pub row: RunRow,
+    pub wake: NewWake,
+    pub max: RunsMax,
+}
+
 /// The result of inserting a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsertedRun {
@@ -161,7 +171,7 @@ const PAGE: &str = select_runs!(
      order by id desc limit $8"
 );
 // The update locks the row of the workspace, so that two insertions do not exceed a limit together.
-const LOCK_WORKSPACE: &str = "update workspaces set name = name where id = $1";
+pub(crate) const LOCK_WORKSPACE: &str = "update workspaces set name = name where id = $1";
 const UNENDED: &str = "select count(*) as value from runs where workspace_id = $1 and ended_at is null";
 const QUEUED: &str =
     "select count(*) as value from runs where workspace_id = $1 and status = 'queued' and ended_at is null";
@@ -184,7 +194,7 @@ const RESUME: &str = "\
     and sealed = $4 and asked = 'pause'";
 const RETRY: &str = "\
     update runs set status = 'queued', attempt = attempt + 1, asked = null, code = null, started_at = null, \
-    deadline_at = null, ended_at = null, sealed = $3 where workspace_id = $1 and id = $2 and sealed = $4 \
+    deadline_at = null, ended_at = null, awaits = null, sealed = $3 where workspace_id = $1 and id = $2 and sealed = $4 \
     and status in ('failed', 'cancelled') \
     and not exists (select 1 from run_steps where run_id = $2 and status = 'uncertain')";
 const FORGET: &str = "delete from runs where ended_at < $1";

@@ -6,17 +6,9 @@ use monstrum_types::{UtcMillis, WorkspaceId};
 use super::turn::LOCK;
 use super::{DeliveryRow, StartedDelivery};
 use crate::db::{Session, args, retry};
-use crate::runs::write_run;
+use crate::runs::{LOCK_WORKSPACE, write_run};
 use crate::wakes::{NewWake, WakeClaim, end_turn};
-use crate::{EventRow, InsertedRun, RunRow, RunsMax, Store, StoreError};
-
-/// The run that a delivery starts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeliveredRun {
-    pub row: RunRow,
-    pub wake: NewWake,
-    pub max: RunsMax,
-}
+use crate::{EventRow, InsertedRun, NewRun, Store, StoreError};
 
 const DONE: &str = "\
     update deliveries set status = 'done', run_id = $3, attempts = attempts + 1, next_at = null, ended_at = $4 \
@@ -73,13 +65,15 @@ impl Store {
         &self,
         claim: &WakeClaim,
         delivery: &DeliveryRow,
-        run: &DeliveredRun,
+        run: &NewRun,
         generation: i64,
     ) -> Result<StartedDelivery, StoreError> {
         let (workspace, now) = (delivery.workspace_id, run.row.created_at);
         let started = retry!(async {
             let mut session = self.db.write().await?;
             session.run(LOCK, args![workspace]).await?;
+            // The end of a run has this lock when it requests a turn of a delivery, so it comes before the wake.
+            session.run(LOCK_WORKSPACE, args![workspace]).await?;
             let after = end_turn(&mut session, claim, None).await?;
             if session.is_behind(workspace, generation).await? {
                 return Ok(StartedDelivery::Behind);

@@ -2,14 +2,9 @@
 
 use monstrum_types::{TaskId, UtcMillis, WorkspaceId};
 
-use super::RunStepRow;
 use crate::db::{Session, args};
 use crate::{SequencedEvent, Store, StoreError};
 
-// A workspace without events has no counter yet, and nothing to lock.
-const LOCK: &str = "\
-    insert into event_counters (workspace_id, sequence) select id, 0 from workspaces where id = $1 \
-    on conflict (workspace_id) do update set sequence = event_counters.sequence";
 const OPEN_WAITS: &str = "\
     select count(*) as value from run_steps where workspace_id = $1 and wait_event = $2 and ended_at is null";
 const EVENTS_OF_TYPE: &str = "\
@@ -31,15 +26,6 @@ pub(crate) async fn wake_of_task(
     now: UtcMillis,
 ) -> Result<Option<String>, StoreError> {
     session.one(WAKE_OF_TASK, args![task, now]).await
-}
-
-/// Prepares the insertion of attempts that wait for events: no event of the workspace is dispatched until the transaction
-/// ends. A turn of the run that begins after it sees every event that was dispatched before.
-pub(super) async fn lock_events(session: &mut Session, steps: &[RunStepRow]) -> Result<(), StoreError> {
-    if let Some(step) = steps.iter().find(|step| step.wait_event.is_some() && step.ended_at.is_none()) {
-        session.run(LOCK, args![step.workspace_id]).await?;
-    }
-    Ok(())
 }
 
 impl Store {

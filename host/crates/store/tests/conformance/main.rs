@@ -300,6 +300,8 @@ cases! {
         a_turn_of_a_run_writes_all_or_nothing,
         the_end_of_a_step_is_written_by_the_turn_that_has_the_claim,
         people_pause_cancel_resolve_and_retry_runs,
+        a_run_starts_when_there_is_room,
+        a_run_starts_its_child_in_the_same_transaction,
     }
     starts {
         a_delivery_starts_one_run,

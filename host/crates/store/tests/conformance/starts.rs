@@ -1,9 +1,9 @@
 //! Tests of what starts and continues runs: deliveries to triggers, events, and the ends of tasks.
 
 use monstrum_store::{
-    BotRow, DeliveredRun, DeliveryEnd, DeliveryReason, DeliveryRow, DeliveryStatus, EndedDelivery, EventRow,
-    InsertedRun, NewWake, RetriedDelivery, RunProgress, RunRow, RunStatus, RunStepRow, RunsMax, StartedDelivery, Store,
-    StoreError, TargetKind, TaskEnd, TaskStatus, TasksMax, WakeClaim, WorkflowRow, wake_of,
+    BotRow, DeliveryEnd, DeliveryReason, DeliveryRow, DeliveryStatus, EndedDelivery, EventRow, InsertedRun, NewRun,
+    NewWake, RetriedDelivery, RunProgress, RunRow, RunStatus, RunStepRow, RunsMax, StartedDelivery, Store, StoreError,
+    TargetKind, TaskEnd, TaskStatus, TasksMax, WakeClaim, WorkflowRow, wake_of,
 };
 use monstrum_types::{BotId, DeliveryId, UtcMillis, WakeKey, WakeKind};
 use serde_json::json;
@@ -35,13 +35,13 @@ fn to_trigger(event: &EventRow, workflow: &WorkflowRow, target: &str) -> Deliver
     }
 }
 
-fn delivered(workflow: &WorkflowRow, delivery: &DeliveryRow, max: RunsMax) -> DeliveredRun {
+fn delivered(workflow: &WorkflowRow, delivery: &DeliveryRow, max: RunsMax) -> NewRun {
     let delivery_id = Some(delivery.id.to_string());
     let row = RunRow { delivery_id, event_id: Some(delivery.event_id), ..run(workflow) };
-    DeliveredRun { wake: wake(&row), row, max }
+    NewRun { wake: wake(&row), row, max }
 }
 
-async fn start(store: &Store, delivery: &DeliveryRow, run: &DeliveredRun) -> StartedDelivery {
+async fn start(store: &Store, delivery: &DeliveryRow, run: &NewRun) -> StartedDelivery {
     let turn = claim(store, &key_of(delivery)).await;
     let generation = generation(store, delivery.workspace_id).await;
     let started = store.start_run_delivery(&turn, delivery, run, generation).await.unwrap();

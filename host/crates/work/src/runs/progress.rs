@@ -130,7 +130,8 @@ impl<'a> Writer<'a> {
                 let row = RunStepRow { request_id, ..self.row(&key, attempt) };
                 self.progress.started.push(StartedStep { key: row.key(), work: work.clone() });
                 let work = Some(WorkContent::from(work));
-                self.new.push((row, StepContent { work, approved_by, ..StepContent::default() }));
+                let content = StepContent { work, approved_by, repeats: same_request, ..StepContent::default() };
+                self.new.push((row, content));
             }
             Command::Open { key, attempt, block } => {
                 let block = Some(content_of(block));

@@ -110,6 +110,15 @@ pub struct StepContent {
     pub asked: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeat: bool,
+    /// Whether the attempt has the request id of the one before it, which may have had its effect.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repeats: bool,
+    /// Whether such an attempt has begun its call. The audit cannot tell, because it has rows of the attempt before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_begun: bool,
+    /// Since when the call waits for an approval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_since: Option<UtcMillis>,
     /// The labels of what the run had read when the attempt began.
     #[serde(default, skip_serializing_if = "Labels::is_none")]
     pub labels_before: Labels,

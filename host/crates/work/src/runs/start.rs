@@ -8,9 +8,11 @@ use monstrum_core::app::App;
 use monstrum_core::events::EventCause;
 use monstrum_flow::{Definition, WhenFull};
 use monstrum_store::{NewWake, RunRow, RunStarter, RunStatus, RunsMax, WorkflowRow};
-use monstrum_types::{DeliveryId, EventId, InputError, InvalidId, KeyId, Labels, RunId, UtcMillis};
+use monstrum_types::{DeliveryId, EventId, InputError, KeyId, Labels, RunId, UtcMillis};
 use monstrum_vault::Vault;
 use serde_json::Value;
+
+pub use monstrum_store::NewRun;
 
 use super::keys;
 use super::record::{RecordError, RunContent, seal_run};
@@ -57,14 +59,6 @@ pub struct StartOf<'a> {
     pub now: UtcMillis,
 }
 
-/// A run to insert, with the wake of its first turn.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewRun {
-    pub row: RunRow,
-    pub wake: NewWake,
-    pub max: RunsMax,
-}
-
 /// A run that cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum NotStarted {
@@ -72,8 +66,6 @@ pub enum NotStarted {
     Input(Vec<InputError>),
     #[error("the run cannot be sealed")]
     Failed(#[from] RecordError),
-    #[error("the run cannot be named")]
-    Key(#[from] InvalidId),
 }
 
 impl<'a> StartOf<'a> {
@@ -157,7 +149,7 @@ fn prepared(vault: &Vault, definition: &Definition, start: StartOf<'_>) -> Resul
         sealed: String::new(),
     };
     row.sealed = seal_run(vault, &row, &content)?;
-    let wake = keys::wake(keys::run_key(row.id)?, row.workspace_id, now);
+    let wake = keys::wake(keys::run_key(row.id), row.workspace_id, now);
     let skips = definition.concurrency.as_ref().filter(|concurrency| concurrency.full == WhenFull::Skip);
     let max = RunsMax { of_key: skips.map(|concurrency| i64::from(concurrency.max)), ..RUNS_MAX };
     Ok(NewRun { row, wake, max })
