@@ -120,8 +120,7 @@ pub(super) async fn steps(
 ///
 /// The answer is a stream of server-sent events: `run` with the run when its status changes, `step` with each attempt of a step
 /// that begins, waits or ends, `approval` with what a person has to decide, and at last `end` with the run. A request with the id
-/// of an event in the header `Last-Event-ID` continues after it. Attempts that have ended in the five seconds before can then
-/// come again.
+/// of an event in the header `Last-Event-ID` continues after it.
 #[utoipa::path(get, path = "/api/runs/{id}/events", tag = "runs", params(("id" = RunId, Path)),
     responses((status = 200, content_type = "text/event-stream", body = String)))]
 pub(super) async fn events(
@@ -135,18 +134,15 @@ pub(super) async fn events(
 
 /// Cancels a run
 ///
-/// The steps that run are stopped; with `undo`, those that have succeeded are then undone. At last, the steps of `finally` run. The
-/// status is 200 if the run had ended before.
+/// The steps that run are stopped; with `undo`, those that have succeeded are then undone. At last, the steps of `finally` run.
 #[utoipa::path(post, path = "/api/runs/{id}/cancel", tag = "runs", params(("id" = RunId, Path)),
-    request_body = RunCancellation, responses((status = 200, body = Run), (status = 202, body = Run)))]
+    request_body = RunCancellation, responses((status = 202, body = Run)))]
 pub(super) async fn cancel(
     runs: RunsOfHost,
     VisibleRun { caller, id }: VisibleRun,
     OptionalInput(cancellation): OptionalInput<RunCancellation>,
 ) -> Created<Run> {
-    let (run, had_ended) = runs.cancel(&caller, id, cancellation.undo).await?;
-    let status = if had_ended { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok((status, Json(run)))
+    Ok((StatusCode::ACCEPTED, Json(runs.cancel(&caller, id, cancellation.undo).await?)))
 }
 
 /// Pauses a run

@@ -24,4 +24,4 @@ pub use record::{
     BlockContent, EndingContent, InstructionContent, RecordError, RunContent, StepContent, TargetContent, WaitContent,
     WorkContent, open_run, open_step, place_of_run, place_of_step, seal_run, seal_step,
 };
-pub use stream::{Following, RunEvent};
+pub use stream::{Following, InvalidRunPosition, RunEvent, RunPosition};

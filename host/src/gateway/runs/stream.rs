@@ -9,8 +9,8 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use futures::stream;
 use http::{HeaderMap, HeaderName};
 use monstrum_core::operations::Caller;
-use monstrum_types::{RunId, UtcMillis};
-use monstrum_work::runs::{Following, RunEvent, Runs};
+use monstrum_types::RunId;
+use monstrum_work::runs::{Following, RunEvent, RunPosition, Runs};
 
 use crate::gateway::http::problem::Problem;
 use crate::gateway::http::streams::{StreamPlace, Streams, last_event_id};
@@ -32,7 +32,7 @@ pub(super) async fn events(
     id: RunId,
     headers: &HeaderMap,
 ) -> Result<impl IntoResponse + use<>, Problem> {
-    let after = last_event_id::<i64>(headers)?.map(UtcMillis);
+    let after = last_event_id::<RunPosition>(headers)?;
     let place = STREAMS.enter(caller.key)?;
     let request = caller.request.to_string();
     let following = runs.follow(caller, id, after).await?;
@@ -65,12 +65,11 @@ impl Events {
     }
 }
 
-/// The id of an event is the time of the latest end of an attempt.
-fn sent(event: &RunEvent, position: Option<UtcMillis>) -> Event {
+fn sent(event: &RunEvent, position: Option<&RunPosition>) -> Event {
     let text = serde_json::to_string(event).expect("an event of a run is plain JSON");
     let sent = Event::default().event(event.name()).data(text);
     match position {
-        Some(position) => sent.id(position.0.to_string()),
+        Some(position) => sent.id(position.to_string()),
         None => sent,
     }
 }

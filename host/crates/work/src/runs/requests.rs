@@ -29,7 +29,7 @@ impl Runs {
     ///
     /// The run does not exist, has ended or is ending.
     pub async fn pause(&self, caller: &Operator, id: RunId) -> Result<Run, OperationError> {
-        self.ask(caller, id, Asked::Pause).await.map(|(run, _)| run)
+        self.ask(caller, id, Asked::Pause).await
     }
 
     /// Lets a paused run go on.
@@ -39,16 +39,15 @@ impl Runs {
     /// The run does not exist, or is not paused.
     pub async fn resume(&self, caller: &Operator, id: RunId) -> Result<Run, OperationError> {
         self.check_verified(caller)?;
-        self.ask(caller, id, Asked::Resume).await.map(|(run, _)| run)
+        self.ask(caller, id, Asked::Resume).await
     }
 
-    /// Cancels a run: stops its steps, undoes them if that is asked, and runs `finally`. Returns the run, and whether it had
-    /// ended before.
+    /// Cancels a run: stops its steps, undoes them if that is asked, and runs `finally`.
     ///
     /// # Errors
     ///
-    /// The run does not exist, or the caller may not see it.
-    pub async fn cancel(&self, caller: &Caller, id: RunId, undo: bool) -> Result<(Run, bool), OperationError> {
+    /// The run does not exist or has ended, or the caller may not see it.
+    pub async fn cancel(&self, caller: &Caller, id: RunId, undo: bool) -> Result<Run, OperationError> {
         self.ask(caller, id, Asked::Cancel { undo }).await
     }
 
@@ -60,16 +59,14 @@ impl Runs {
     /// The run does not exist, is in another state, or has an uncertain step; or there are too many runs.
     pub async fn retry(&self, caller: &Operator, id: RunId) -> Result<Run, OperationError> {
         self.check_verified(caller)?;
-        self.ask(caller, id, Asked::Retry).await.map(|(run, _)| run)
+        self.ask(caller, id, Asked::Retry).await
     }
 
-    /// Asks something of a run. Returns the run, and whether it had ended before.
-    async fn ask(&self, caller: &Caller, id: RunId, asked: Asked) -> Result<(Run, bool), OperationError> {
+    async fn ask(&self, caller: &Caller, id: RunId, asked: Asked) -> Result<Run, OperationError> {
         let app = &self.app;
         let (row, content) = self.opened(caller, id).await?;
-        let has_ended = content.has_ended;
         if asked.changes(&content)?.is_none() {
-            return Ok((self.view(&row).await?, has_ended));
+            return self.view(&row).await;
         }
         let write = async {
             for _ in 0..ATTEMPTS_MAX {
@@ -87,7 +84,7 @@ impl Runs {
         let change = Change::new(asked.name(), &id).of_bot(row.bot_id).from(&before).to(&after);
         let wake = change.record(app, caller, write).await?;
         self.engine.signal(wake.as_slice());
-        Ok((self.show(caller, id).await?, has_ended))
+        self.show(caller, id).await
     }
 
     /// Writes the new record of a run. Returns `false` if a turn has changed the run meanwhile.
@@ -146,12 +143,11 @@ impl Asked {
         };
         let conflict = |message: &str| Err(OperationError::conflict(message));
         match self {
-            Asked::Cancel { .. } if content.has_ended => Ok(None),
+            Asked::Pause | Asked::Resume | Asked::Cancel { .. } if content.has_ended => conflict("the run has ended"),
             Asked::Cancel { undo: false } if is_cancelled => Ok(None),
             Asked::Cancel { undo: true } if asked == Some(RunRequest::CancelAndUndo.as_str()) => Ok(None),
             Asked::Cancel { undo: false } => with(Some(RunRequest::Cancel)),
             Asked::Cancel { undo: true } => with(Some(RunRequest::CancelAndUndo)),
-            Asked::Pause | Asked::Resume if content.has_ended => conflict("the run has ended"),
             Asked::Pause if is_cancelled || content.ending.is_some() => conflict("the run is ending"),
             Asked::Pause if asked == Some(pause) => Ok(None),
             Asked::Pause => with(Some(RunRequest::Pause)),
@@ -224,9 +220,9 @@ mod tests {
             (content(json!({ "asked": "cancel" })), ["refused", "refused", "same", "cancel_and_undo", "refused"]),
             (content(json!({ "asked": "cancel_and_undo" })), ["refused", "refused", "same", "same", "refused"]),
             (content(json!({ "ending": ending })), ["refused", "refused", "cancel", "cancel_and_undo", "refused"]),
-            (ended("completed"), ["refused", "refused", "same", "same", "refused"]),
-            (ended("failed"), ["refused", "refused", "same", "same", "nothing"]),
-            (ended("cancelled"), ["refused", "refused", "same", "same", "nothing"]),
+            (ended("completed"), ["refused", "refused", "refused", "refused", "refused"]),
+            (ended("failed"), ["refused", "refused", "refused", "refused", "nothing"]),
+            (ended("cancelled"), ["refused", "refused", "refused", "refused", "nothing"]),
         ] {
             assert_eq!(all.map(|asked| answer(asked, &content)), expected, "{content:?}");
         }

@@ -1,9 +1,11 @@
 //! Follows a run: its steps as they begin, wait and end, and the run as its status changes.
 //!
 //! The rows are read again and again. An attempt is sent when it has begun and each time that its status has changed. A listener
-//! that continues gets the attempts that have not ended, and those that have ended since.
+//! that continues gets the attempts that have not ended, and those that have ended since its position.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,8 +23,10 @@ const READ_INTERVAL: Duration = Duration::from_secs(1);
 const LONG_READ_INTERVAL: Duration = Duration::from_secs(5);
 const LONG_RUN_STEPS: usize = 1000;
 /// The time by which an end can become visible after ends that are later: hosts have clocks of their own, and the time of an end
-/// is read before it is written. Ends within it are sent again to a listener that continues.
+/// is read before it is written. A position therefore names the attempts that have ended within this time before it.
 const OVERLAP_MS: i64 = 5_000;
+/// The maximum number of attempts that a position names. Of more, some are sent again to a listener that continues.
+const NAMED_MAX: usize = 64;
 
 /// An event of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -38,13 +42,26 @@ pub enum RunEvent {
     End(Box<Run>),
 }
 
+/// Where a listener continues: the time of the latest end that it has received, and which ends just before it has received. As a
+/// text, the time and a short hash of each attempt have dots between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunPosition {
+    at: UtcMillis,
+    received: VecDeque<(u32, UtcMillis)>,
+}
+
+/// A text is not the position of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected the id of an event of a run")]
+pub struct InvalidRunPosition;
+
 /// A listener of a run.
 pub struct Following {
     runs: Arc<Runs>,
     caller: Caller,
     id: RunId,
-    /// The latest end of an attempt that was sent.
-    after: UtcMillis,
+    /// What was sent; `None` before the first end.
+    position: Option<RunPosition>,
     /// The attempts that were read last, with what is known of them.
     seen: HashMap<String, (RunStepStatus, Option<UtcMillis>)>,
     /// The attempts that have changed and are not sent yet. Their records are read one by one, because one can have a MiB.
@@ -73,7 +90,7 @@ impl RunEvent {
 }
 
 impl Runs {
-    /// Follows a run. `after` is what [`Following::position`] returned when the last event was received.
+    /// Follows a run, from the beginning or from the position of the last event that was received.
     ///
     /// # Errors
     ///
@@ -82,13 +99,13 @@ impl Runs {
         self: &Arc<Self>,
         caller: Caller,
         id: RunId,
-        after: Option<UtcMillis>,
+        position: Option<RunPosition>,
     ) -> Result<Following, OperationError> {
         let mut following = Following {
             runs: Arc::clone(self),
             caller,
             id,
-            after: after.unwrap_or(UtcMillis(i64::MIN)),
+            position,
             seen: HashMap::new(),
             changed: VecDeque::new(),
             queued: VecDeque::new(),
@@ -103,11 +120,57 @@ impl Runs {
     }
 }
 
+impl RunPosition {
+    /// Notes that a listener has received the end of an attempt.
+    fn receive(position: &mut Option<RunPosition>, attempt: &str, ended_at: UtcMillis) {
+        let position = position.get_or_insert_with(|| RunPosition { at: ended_at, received: VecDeque::new() });
+        position.at = position.at.max(ended_at);
+        position.received.push_back((hash(attempt), ended_at));
+        let first = position.at.plus_ms(-OVERLAP_MS);
+        position.received.retain(|(_, ended_at)| *ended_at >= first);
+        while position.received.len() > NAMED_MAX {
+            position.received.pop_front();
+        }
+    }
+
+    /// Returns whether the end of an attempt was received.
+    fn has(&self, head: &RunStepHead) -> bool {
+        let Some(ended_at) = head.ended_at.filter(|ended_at| *ended_at <= self.at) else { return false };
+        let name = hash(&head.position);
+        ended_at < self.at.plus_ms(-OVERLAP_MS) || self.received.iter().any(|(received, _)| *received == name)
+    }
+}
+
+impl fmt::Display for RunPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.at.0)?;
+        self.received.iter().try_for_each(|(name, _)| write!(f, ".{name:08x}"))
+    }
+}
+
+impl FromStr for RunPosition {
+    type Err = InvalidRunPosition;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRunPosition> {
+        let mut parts = text.split('.');
+        let at = parts.next().and_then(|at| at.parse().ok()).map(UtcMillis).ok_or(InvalidRunPosition)?;
+        // How long ago these have ended is not known, so they are as late as they can be.
+        let name = |name: &str| u32::from_str_radix(name, 16).map(|name| (name, at)).map_err(|_| InvalidRunPosition);
+        let received = parts.map(name).collect::<Result<VecDeque<_>, _>>()?;
+        if received.len() > NAMED_MAX { Err(InvalidRunPosition) } else { Ok(RunPosition { at, received }) }
+    }
+}
+
+/// Returns the hash of a name: FNV-1a, the same on each host. Names with the same hash only have to be rare.
+fn hash(name: &str) -> u32 {
+    name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
 impl Following {
     /// Returns the position at which a listener continues that has received all events so far.
     #[must_use]
-    pub fn position(&self) -> Option<UtcMillis> {
-        (self.after.0 > i64::MIN).then_some(self.after)
+    pub fn position(&self) -> Option<&RunPosition> {
+        self.position.as_ref()
     }
 
     /// Waits for the next event. Returns `None` after the end of the run, when the key of the caller is deleted or rotated, and
@@ -128,9 +191,11 @@ impl Following {
             if let Some(head) = self.changed.pop_front() {
                 let row = app.store.run_step_at(self.caller.workspace, self.id, &head.position).await?;
                 let Some(row) = row else { continue };
-                // A time in the future would hide the ends before it.
-                let ended_at = row.ended_at.unwrap_or(self.after).min(app.clock.now());
-                self.after = self.after.max(ended_at);
+                if let Some(ended_at) = row.ended_at {
+                    // A time in the future would hide the ends before it.
+                    let ended_at = ended_at.min(app.clock.now());
+                    RunPosition::receive(&mut self.position, &head.position, ended_at);
+                }
                 return Ok(Some(RunEvent::Step(Box::new(self.runs.step(&row)))));
             }
             if self.is_ended {
@@ -152,13 +217,13 @@ impl Following {
     async fn read(&mut self) -> Result<(), OperationError> {
         // The run is read before the attempts, so that a run that has ended has all of them.
         let row = self.runs.row(&self.caller, self.id).await?;
-        let since = self.after.plus_ms(-OVERLAP_MS);
+        let since = self.position.as_ref().map_or(UtcMillis(i64::MIN), |position| position.at.plus_ms(-OVERLAP_MS));
         let heads = self.runs.app.store.run_step_heads(self.caller.workspace, self.id, since).await?;
         self.interval = if heads.len() > LONG_RUN_STEPS { LONG_READ_INTERVAL } else { READ_INTERVAL };
         let changed = self.note(heads);
         self.is_over = row.ended_at.is_some();
         let state = Some((row.status, row.attempt));
-        if self.state != state && !self.is_over {
+        if self.state != state && (self.state.is_none() || !self.is_over) {
             self.queued.push_back(RunEvent::Run(Box::new(self.runs.view(&row).await?)));
         }
         if changed || self.state != state {
@@ -174,7 +239,11 @@ impl Following {
         for head in heads {
             let known = (head.status, head.ended_at);
             seen.insert(head.position.clone(), known);
-            if self.seen.get(&head.position) != Some(&known) {
+            let is_new = match self.seen.get(&head.position) {
+                Some(seen) => *seen != known,
+                None => !self.position.as_ref().is_some_and(|position| position.has(&head)),
+            };
+            if is_new {
                 self.changed.push_back(head);
             }
         }
@@ -196,5 +265,53 @@ impl Following {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(position: &str, ended_at: Option<i64>) -> RunStepHead {
+        let status = if ended_at.is_some() { RunStepStatus::Succeeded } else { RunStepStatus::Running };
+        RunStepHead { position: position.to_owned(), status, ended_at: ended_at.map(UtcMillis) }
+    }
+
+    /// A listener that continues misses no end, also one that was written after later ones, and gets none twice.
+    #[test]
+    fn a_position_knows_what_was_received() {
+        let mut position = None;
+        for (attempt, ended_at) in [("old", 100), ("a", 90_000), ("b", 91_000)] {
+            RunPosition::receive(&mut position, attempt, UtcMillis(ended_at));
+        }
+        let position: RunPosition = position.unwrap().to_string().parse().unwrap();
+        for (head, expected) in [
+            (head("old", Some(100)), true),
+            (head("a", Some(90_000)), true),
+            (head("b", Some(91_000)), true),
+            (head("late", Some(90_500)), false),
+            (head("next", Some(91_001)), false),
+            (head("runs", None), false),
+            // A person has resolved the attempt since.
+            (head("a", Some(99_000)), false),
+        ] {
+            assert_eq!(position.has(&head), expected, "{head:?}");
+        }
+    }
+
+    #[test]
+    fn a_position_names_a_bounded_number_of_attempts() {
+        let mut position = None;
+        for number in 0..=NAMED_MAX {
+            RunPosition::receive(&mut position, &number.to_string(), UtcMillis(5));
+        }
+        let position = position.unwrap();
+        assert_eq!(position.received.len(), NAMED_MAX);
+        assert!(!position.has(&head("0", Some(5))) && position.has(&head("1", Some(5))));
+        let text = position.to_string();
+        assert_eq!(text.parse::<RunPosition>().unwrap().to_string(), text);
+        for bad in ["", "x", "5.x", "5.", ".5", &format!("{text}.00000000")] {
+            assert!(bad.parse::<RunPosition>().is_err(), "{bad}");
+        }
     }
 }
