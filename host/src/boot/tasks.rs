@@ -8,17 +8,18 @@ use monstrum_core::app::App;
 use monstrum_core::call_types::starts_tasks::StartsTasks;
 use monstrum_engine::{Engine, Local};
 use monstrum_store::NewWake;
-use monstrum_work::runs::ScheduledRuns;
+use monstrum_work::runs::{Definitions, Runs};
 use monstrum_work::{DeliveryTurns, EventTurns};
 
 /// Lets the engine run the tasks, the schedules, the events and the deliveries of a host. Returns the operations on them.
-pub(super) fn register(app: &Arc<App>, local: &Local) -> Arc<Tasks> {
+pub(super) fn register(app: &Arc<App>, local: &Local) -> (Arc<Tasks>, Arc<Runs>) {
     let (live, engine) = (Arc::new(LiveTasks::default()), Arc::new(local.clone()) as Arc<dyn Engine>);
     local.register(Arc::new(Runner::new(Arc::clone(app), Arc::clone(&live))));
     local.register(Arc::new(EventTurns::new(Arc::clone(app), Arc::clone(&engine))));
     local.register(Arc::new(DeliveryTurns::new(Arc::clone(app), Arc::clone(&engine))));
-    let runs = Arc::new(ScheduledRuns::new(Arc::clone(app)));
-    let tasks = Arc::new(Tasks::new(Arc::clone(app), Arc::clone(&engine), live, runs));
+    let definitions = Arc::new(Definitions::new(app.store.clone()));
+    let runs = Arc::new(Runs::new(Arc::clone(app), Arc::clone(&engine), definitions));
+    let tasks = Arc::new(Tasks::new(Arc::clone(app), Arc::clone(&engine), live, Arc::clone(&runs) as _));
     local.register(Arc::new(ScheduleTurns::new(tasks.schedules())));
     let starts: Arc<dyn StartsTasks> = Arc::clone(&tasks) as _;
     // The operations hold the app, so the app does not hold them.
@@ -30,5 +31,5 @@ pub(super) fn register(app: &Arc<App>, local: &Local) -> Arc<Tasks> {
         }
     };
     app.emitter.connect(Box::new(signals), Arc::downgrade(&starts));
-    tasks
+    (tasks, runs)
 }

@@ -44,7 +44,7 @@ pub struct Run {
     /// The run whose step started this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_run_id: Option<RunId>,
-    /// What the steps of the run wait for, at most 100 of them.
+    /// What the steps of the run wait for, at most 20 of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waiting_for: Vec<RunWait>,
     /// The steps that may have had their effect, of a run that has ended.
@@ -151,8 +151,11 @@ pub struct RunStep {
     /// The approval that the step waits for or has waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval_id: Option<ApprovalId>,
-    /// What the step was given: the tool and its parameters, the instruction and the parameters of the task, the input of
-    /// the run, or the data of the event. Null for other steps.
+    /// The name of the tool, of a step that calls one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// What the step was given: the parameters of the tool; the instruction and the parameters of the task; the workflow and
+    /// the input of the run; the name and the data of the event; or what is awaited. Null for other steps.
     pub params: Value,
     /// The result of a step that has succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -187,6 +190,12 @@ pub struct NewRun {
     #[serde(default, deserialize_with = "not_null")]
     #[schema(minimum = 1)]
     pub version: Option<i64>,
+}
+
+impl Default for NewRun {
+    fn default() -> NewRun {
+        NewRun { input: empty(), version: None }
+    }
 }
 
 fn empty() -> Value {

@@ -97,8 +97,9 @@ pub use rows::{
     VerifiedPolicy, VerifiedRows,
 };
 pub use runs::{
-    AdvancedRun, ChildOfStep, ChildRefusal, EndedRunStep, InsertedRun, NewChild, RunFilter, RunProgress, RunRequest,
-    RunRoom, RunRow, RunStarter, RunStatus, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop, RunsMax,
+    AdvancedRun, ChildOfStep, ChildRefusal, EndedRunStep, InsertedRun, InvalidStepCursor, NewChild, NewRun,
+    ResolvedRunStep, RetriedRun, RunFilter, RunProgress, RunRequest, RunRoom, RunRow, RunStarter, RunStatus,
+    RunStepCursor, RunStepHead, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop, RunsMax,
 };
 pub use sandboxes::{
     RunningSandboxes, SandboxFilter, SandboxOutputRow, SandboxOutputsMax, SandboxRow, SandboxSettled, SandboxStatus,

@@ -1,20 +1,28 @@
 //! Runs of workflows. record.rs seals what a run and its steps contain, history.rs reads the rows of a run as the history from
 //! which the crate flow plans what comes next, and progress.rs turns such a plan into the rows that a turn writes. keys.rs has
-//! the names of the turns. start.rs prepares new runs.
+//! the names of the turns. start.rs prepares new runs, operations.rs and requests.rs have what people do with runs, shown.rs how
+//! the API shows them, and stream.rs follows one. scheduled.rs prepares the runs of schedules.
 
 mod definitions;
 mod history;
 pub mod keys;
 mod known;
+mod operations;
 mod progress;
 mod record;
+mod requests;
+mod scheduled;
+mod shown;
 pub mod start;
+mod stream;
 
 pub use definitions::{DefinitionError, Definitions};
 pub use history::{HistoryError, history};
 pub use known::KnownRuns;
+pub use operations::{Runs, RunsInput};
 pub use progress::{Progress, ProgressError, StartedStep, progress};
 pub use record::{
     BlockContent, EndingContent, InstructionContent, RecordError, RunContent, StepContent, TargetContent, WaitContent,
     WorkContent, open_run, open_step, place_of_run, place_of_step, seal_run, seal_step,
 };
+pub use stream::{Following, InvalidRunPosition, RunEvent, RunPosition};

@@ -6,9 +6,10 @@ use super::room::{self, Awaits, RunRoom};
 use super::steps::{EndedRunStep, OF_RUN, RESEAL, RunStepKey, RunStepRow, RunStepStop, STOP};
 use super::{InsertedRun, LOCK_WORKSPACE, RunRow, RunStatus, RunsMax, run_columns, select_runs, write_run};
 use crate::db::{Arg, Session, args, retry, values};
+use crate::schedules::{self, EndedWork};
 use crate::tasks::{InsertedTask, TasksMax};
 use crate::wakes::{AfterTurn, NewWake, WakeClaim, confirm_claim, end_turn};
-use crate::{DeliveredTask, EventRow, Store, StoreError};
+use crate::{DeliveredTask, EventRow, Store, StoreError, deliveries};
 
 /// What a turn of a run writes, all or nothing.
 #[derive(Clone, Debug)]
@@ -70,7 +71,8 @@ pub enum ChildRefusal {
 /// The result of a turn of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdvancedRun {
-    /// Everything was written, and the turn has ended. `woken` are the wakes of runs that may start now.
+    /// Everything was written, and the turn has ended. `woken` are the wakes of runs and of a delivery that may
+    /// start now.
     Done { after: AfterTurn, woken: Vec<NewWake> },
     /// The run has no room to start, so only that was written. The turn has ended.
     NoRoom { after: AfterTurn, woken: Vec<NewWake> },
@@ -138,7 +140,12 @@ impl Store {
             if passes_room_on(progress) {
                 next_runs.extend([Awaits::Workspace, Awaits::Key]);
             }
-            let woken = room::wake_next(&mut session, read, &next_runs, progress.now).await?;
+            let mut woken = room::wake_next(&mut session, read, &next_runs, progress.now).await?;
+            if progress.ended_at.is_some() {
+                // A delivery to a trigger may find room now; if it does not, it rests again.
+                woken.extend(deliveries::wake_trigger(&mut session, read.workspace_id, progress.now).await?);
+                woken.extend(end_of_schedule(&mut session, progress).await?);
+            }
             let after = end_turn(&mut session, claim, progress.next).await?;
             session.commit().await?;
             Ok(AdvancedRun::Done { after, woken })
@@ -171,6 +178,16 @@ impl Store {
         }
         Ok(None)
     }
+}
+
+/// Records the end of a run for the schedule that started it, and requests a turn of the schedule.
+async fn end_of_schedule(session: &mut Session, progress: &RunProgress<'_>) -> Result<Option<NewWake>, StoreError> {
+    let RunProgress { read, status, now, .. } = progress;
+    let ended = EndedWork::Run(read.id, *status);
+    let Some(key) = schedules::request_turn_of(session, ended, *now).await? else { return Ok(None) };
+    schedules::end_work(session, ended).await?;
+    // A key that cannot be read belongs to no object.
+    Ok(key.parse().ok().map(|key| NewWake { key, workspace_id: read.workspace_id, due_at: *now, claim: None }))
 }
 
 /// Returns whether other runs may start after this turn: the run gives up its room, or leaves the queue without a start.

@@ -5,7 +5,7 @@ use monstrum_types::{RunId, ScheduleId, TaskId, UtcMillis};
 
 use super::{ScheduleRow, ScheduleRun, ScheduleRunStatus};
 use crate::db::{Session, args, retry};
-use crate::runs::{InsertedRun, RunRow, RunStatus, RunsMax, write_run};
+use crate::runs::{InsertedRun, LOCK_WORKSPACE, RunRow, RunStatus, RunsMax, write_run};
 use crate::tasks::{InsertedTask, NewSession, TaskRow, TaskStatus, TasksMax};
 use crate::wakes::{AfterTurn, NewWake, WakeClaim, end_turn};
 use crate::{EventRow, Store, StoreError};
@@ -178,6 +178,15 @@ pub(crate) async fn end_work(session: &mut Session, ended: EndedWork) -> Result<
     Ok(())
 }
 
+/// Takes the lock of the workspace before all others if the firing starts a run, like each transaction that starts or ends
+/// runs.
+async fn lock_workspace(session: &mut Session, firing: &ScheduleFiring<'_>) -> Result<(), StoreError> {
+    if matches!(firing.work, Some(ScheduledWork::Run(_))) {
+        session.run(LOCK_WORKSPACE, args![firing.schedule.workspace_id]).await?;
+    }
+    Ok(())
+}
+
 /// What became of the firings of a turn.
 enum Written {
     /// The firings are written, and whether work was started.
@@ -224,6 +233,7 @@ impl Store {
         let ScheduleFiring { schedule, next_at, wake_at, .. } = firing;
         retry!(async {
             let mut session = self.db.write().await?;
+            lock_workspace(&mut session, firing).await?;
             let after = end_turn(&mut session, claim, *wake_at).await?;
             let values = args![schedule.workspace_id, schedule.id, schedule.updated_at, *next_at, schedule.next_at];
             if session.run(ADVANCE, values).await? == 0 {
@@ -256,6 +266,7 @@ impl Store {
         };
         retry!(async {
             let mut session = self.db.write().await?;
+            lock_workspace(&mut session, &firing).await?;
             let values = args![schedule.workspace_id, schedule.id, schedule.updated_at];
             if session.run(LOCK, values).await? == 0 {
                 return Ok(FiredSchedule::Changed);

@@ -12,6 +12,8 @@ use monstrum_types::{DeliveryId, EventId, InputError, KeyId, Labels, RunId, UtcM
 use monstrum_vault::Vault;
 use serde_json::Value;
 
+pub use monstrum_store::NewRun;
+
 use super::keys;
 use super::record::{RecordError, RunContent, seal_run};
 
@@ -21,7 +23,7 @@ pub const INPUT_BYTES_MAX: usize = 1 << 20;
 
 /// The maximum numbers of runs of a workspace: 1000 that wait for room, and in all 100 000 more that wait for something else,
 /// with 100 that run.
-const RUNS_MAX: RunsMax = RunsMax { of_workspace: 101_100, queued: 1_000, of_key: None };
+pub(super) const RUNS_MAX: RunsMax = RunsMax { of_workspace: 101_100, queued: 1_000, of_key: None };
 
 /// The maximum number of runs whose steps have started each other, with the first one.
 pub const RUN_DEPTH_MAX: u32 = 8;
@@ -55,14 +57,6 @@ pub struct StartOf<'a> {
     pub event: Option<EventId>,
     pub delivery: Option<DeliveryId>,
     pub now: UtcMillis,
-}
-
-/// A run to insert, with the wake of its first turn.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewRun {
-    pub row: RunRow,
-    pub wake: NewWake,
-    pub max: RunsMax,
 }
 
 /// A run that cannot be started.
