@@ -2,6 +2,8 @@
 //! which the crate flow plans what comes next, and progress.rs turns such a plan into the rows that a turn writes. keys.rs has
 //! the names of the turns. start.rs prepares new runs.
 
+pub mod approvals;
+pub mod children;
 mod definitions;
 mod history;
 pub mod keys;
@@ -9,6 +11,8 @@ mod known;
 mod progress;
 mod record;
 pub mod start;
+mod turns;
+pub mod waits;
 
 pub use definitions::{DefinitionError, Definitions};
 pub use history::{HistoryError, history};
@@ -18,3 +22,4 @@ pub use record::{
     BlockContent, EndingContent, InstructionContent, RecordError, RunContent, StepContent, TargetContent, WaitContent,
     WorkContent, open_run, open_step, place_of_run, place_of_step, seal_run, seal_step,
 };
+pub use turns::RunTurns;
