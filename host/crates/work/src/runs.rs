@@ -3,6 +3,8 @@
 //! the names of the turns. start.rs prepares new runs, operations.rs and requests.rs have what people do with runs, shown.rs how
 //! the API shows them, and stream.rs follows one.
 
+pub mod approvals;
+pub mod children;
 mod definitions;
 mod history;
 pub mod keys;
@@ -14,6 +16,8 @@ mod requests;
 mod shown;
 pub mod start;
 mod stream;
+mod turns;
+pub mod waits;
 
 pub use definitions::{DefinitionError, Definitions};
 pub use history::{HistoryError, history};
@@ -25,3 +29,4 @@ pub use record::{
     WorkContent, open_run, open_step, place_of_run, place_of_step, seal_run, seal_step,
 };
 pub use stream::{Following, InvalidRunPosition, RunEvent, RunPosition};
+pub use turns::RunTurns;
