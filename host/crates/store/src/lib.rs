@@ -97,8 +97,8 @@ pub use rows::{
     VerifiedPolicy, VerifiedRows,
 };
 pub use runs::{
-    EndedRunStep, InsertedRun, RunFilter, RunProgress, RunRequest, RunRow, RunStarter, RunStatus, RunStepKey,
-    RunStepPhase, RunStepRow, RunStepStatus, RunStepStop,
+    EndedRunStep, InsertedRun, ParkedRunStep, RunFilter, RunProgress, RunRequest, RunRow, RunStarter, RunStatus,
+    RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop,
 };
 pub use sandboxes::{
     RunningSandboxes, SandboxFilter, SandboxOutputRow, SandboxOutputsMax, SandboxRow, SandboxSettled, SandboxStatus,

@@ -7,6 +7,7 @@
 //! replaced writes nothing. What people ask of a run is in its sealed record, because undoing has effects, and in a column for
 //! lists. People and turns replace the record only if it is the one that they have read.
 
+mod calls;
 mod steps;
 mod turn;
 
@@ -16,6 +17,7 @@ use crate::db::{Session, args, from_row, retry};
 use crate::wakes::NewWake;
 use crate::{Listed, Page, Store, StoreError};
 
+pub use calls::ParkedRunStep;
 pub use steps::{EndedRunStep, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop};
 pub use turn::RunProgress;
 

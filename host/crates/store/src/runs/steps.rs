@@ -122,6 +122,8 @@ macro_rules! select_steps {
     };
 }
 
+pub(super) use select_steps;
+
 pub(super) const OF_RUN: &str = select_steps!("where run_id = $1 order by started_at, position");
 const PAGE: &str = select_steps!("where workspace_id = $1 and run_id = $2 order by started_at, position limit $3");
 const OPEN: &str = select_steps!("where position = $1 and run_id = $2 and ended_at is null");
