@@ -1,13 +1,16 @@
 //! Runs of workflows. record.rs seals what a run and its steps contain, history.rs reads the rows of a run as the history from
 //! which the crate flow plans what comes next, and progress.rs turns such a plan into the rows that a turn writes. keys.rs has
-//! the names of the turns.
+//! the names of the turns. start.rs prepares new runs.
 
+mod definitions;
 mod history;
 pub mod keys;
 mod known;
 mod progress;
 mod record;
+pub mod start;
 
+pub use definitions::{DefinitionError, Definitions};
 pub use history::{HistoryError, history};
 pub use known::KnownRuns;
 pub use progress::{Progress, ProgressError, StartedStep, progress};

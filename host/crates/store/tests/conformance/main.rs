@@ -295,9 +295,12 @@ cases! {
     runs {
         runs_are_inserted_listed_and_deleted_with_their_workflow,
         a_run_starts_once_and_only_of_an_enabled_workflow,
+        a_workflow_that_skips_starts_no_run_beyond_its_limit,
         a_turn_of_a_run_writes_all_or_nothing,
         the_end_of_a_step_is_written_by_the_turn_that_has_the_claim,
         people_pause_cancel_resolve_and_retry_runs,
+        a_run_starts_when_there_is_room,
+        a_run_starts_its_child_in_the_same_transaction,
     }
     outputs {
         outputs_are_listed_from_the_newest,
