@@ -1,6 +1,6 @@
 //! Runs of workflows. record.rs seals what a run and its steps contain, history.rs reads the rows of a run as the history from
 //! which the crate flow plans what comes next, and progress.rs turns such a plan into the rows that a turn writes. keys.rs has
-//! the names of the turns. start.rs prepares new runs.
+//! the names of the turns. start.rs prepares new runs, and steps.rs runs the calls of steps.
 
 mod definitions;
 mod history;
@@ -9,6 +9,7 @@ mod known;
 mod progress;
 mod record;
 pub mod start;
+mod steps;
 
 pub use definitions::{DefinitionError, Definitions};
 pub use history::{HistoryError, history};
@@ -18,3 +19,4 @@ pub use record::{
     BlockContent, EndingContent, InstructionContent, RecordError, RunContent, StepContent, TargetContent, WaitContent,
     WorkContent, open_run, open_step, place_of_run, place_of_step, seal_run, seal_step,
 };
+pub use steps::StepTurns;
