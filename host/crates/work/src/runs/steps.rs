@@ -8,7 +8,7 @@
 
 mod call;
 mod decisions;
-pub(crate) mod effects;
+mod effects;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -24,7 +24,7 @@ use monstrum_core::call_types::task_step::TaskOfCall;
 use monstrum_core::meters;
 use monstrum_core::policy::Snapshot;
 use monstrum_engine::{Engine, Handler, Turn, TurnError, TurnOutcome};
-use monstrum_flow::StepStatus;
+use monstrum_flow::{StepStatus, Work};
 use monstrum_manifest::Effect;
 use monstrum_store::{NewWake, ParkedRunStep, RunRow, RunStepRow, StoreError};
 use monstrum_types::{AwaitedApproval, RequestId, UtcMillis, WakeKind, with_causes};
@@ -35,7 +35,7 @@ use tracing::Instrument as _;
 use super::keys::{parse_step_key, run_key, wake};
 use super::record::{RecordError, RunContent, StepContent, WorkContent, open_run, open_step, seal_step};
 use call::{LeaseOfStep, StepOfCall, ended};
-use decisions::{Gate, Known, StepEnd, Stop, before, gate, look_at};
+use decisions::{Awaited, Gate, Known, StepEnd, Stop, before, gate, look_at};
 
 /// The number of failed turns in a row after which an attempt ends. Turns fail if the database or the audit fails, so the
 /// attempt has then waited for about half an hour.
@@ -58,7 +58,14 @@ struct Attempt {
     row: RunStepRow,
     content: StepContent,
     request_id: RequestId,
+    called: Called,
+}
+
+/// The tool that a step calls.
+struct Called {
     tool: String,
+    /// The name of the resource, if the definition has one.
+    resource: Option<String>,
     params: Value,
 }
 
@@ -98,8 +105,8 @@ impl StepTurns {
             refused("it calls no tool");
             return None;
         };
-        let (tool, params) = (tool.clone(), with_resource(params.clone(), resource.as_deref()));
-        Some(Attempt { run, run_content, row, content, request_id, tool, params })
+        let called = Called { tool: tool.clone(), resource: resource.clone(), params: params.clone() };
+        Some(Attempt { run, run_content, row, content, request_id, called })
     }
 }
 
@@ -155,7 +162,11 @@ impl StepTurn<'_> {
             return Ok(Gate::Goes);
         };
         let approval = self.turns.app.store.approval(self.turn.workspace(), approval).await?;
-        Ok(gate(approval.map(|row| (row.status, row.expires_at)), now))
+        let awaited = approval.map(|row| {
+            let (status, has_ended) = (row.status, row.ended_at.is_some());
+            Awaited { status, has_ended, expires_at: row.expires_at }
+        });
+        Ok(gate(awaited, now))
     }
 
     /// Finds out what decides whether the call runs.
@@ -306,7 +317,7 @@ impl StepTurn<'_> {
         let content = StepContent {
             status: StepStatus::Waiting,
             approval_id: Some(approval.id),
-            waiting_since: Some(now),
+            waiting_since: Some(attempt.content.waiting_since.unwrap_or(now)),
             // The call has not started.
             has_begun: false,
             ..attempt.content.clone()
@@ -364,22 +375,54 @@ impl Attempt {
         wake(run_key(self.run.id), self.run.workspace_id, now)
     }
 
-    /// Returns the call of the attempt. It has no key: the policy of the bot decides about it, and what the run was narrowed to.
+    /// Returns the call of the attempt.
     fn incoming(&self, app: &App) -> IncomingCall {
-        let RunRow { id, workspace_id, bot_id, workflow, .. } = &self.run;
-        let mut context = json!({ "run_id": id, "workflow": workflow, "step": self.row.step });
-        if !self.row.item.is_empty() {
-            context["item"] = json!(self.row.item);
+        incoming(app, (&self.run, &self.run_content), (&self.row, self.request_id), &self.called)
+    }
+}
+
+/// Returns the call of an attempt. It has no key: the policy of the bot decides about it, and what the run was narrowed to.
+fn incoming(
+    app: &App,
+    (run, content): (&RunRow, &RunContent),
+    (row, request_id): (&RunStepRow, RequestId),
+    called: &Called,
+) -> IncomingCall {
+    let RunRow { id, workspace_id, bot_id, workflow, .. } = run;
+    let mut context = json!({ "run_id": id, "workflow": workflow, "step": row.step });
+    if !row.item.is_empty() {
+        context["item"] = json!(row.item);
+    }
+    let secrets = app.policy.load().redactors_of(*workspace_id, *bot_id, None);
+    let params = with_resource(called.params.clone(), called.resource.as_deref());
+    IncomingCall::bot_tool(request_id, *workspace_id, *bot_id, called.tool.clone(), params)
+        .with_task_id(Some(id.to_string()))
+        .with_context(json!({ "run": context }))
+        .with_links(links_of(content))
+        .with_attachments(Attachments { task_secrets: Some(secrets), ..Attachments::default() })
+}
+
+/// Returns the links under which the bot of a run acts.
+fn links_of(content: &RunContent) -> Arc<[Link]> {
+    content.narrow.iter().map(|narrow| Link::Narrow(NarrowLink::new(narrow))).collect()
+}
+
+/// Returns the effect of the tool that a new attempt calls, which its row records. Returns `None` if it is not known, so that
+/// the gravest counts.
+pub(crate) async fn planned_effect(
+    app: &App,
+    run: (&RunRow, &RunContent),
+    row: &RunStepRow,
+    work: &Work,
+) -> Option<Effect> {
+    let (Work::Tool { tool, resource, params }, Some(request_id)) = (work, row.request_id) else { return None };
+    let called = Called { tool: tool.clone(), resource: resource.clone(), params: params.clone() };
+    match effects::declared(app, incoming(app, run, (row, request_id), &called)).await {
+        Ok(effect) => effect,
+        Err(unchecked) => {
+            tracing::warn!(?unchecked, run.id = %row.run_id, "the effect of a tool could not be found out");
+            None
         }
-        let links: Arc<[Link]> =
-            self.run_content.narrow.iter().map(|narrow| Link::Narrow(NarrowLink::new(narrow))).collect();
-        let secrets = app.policy.load().redactors_of(*workspace_id, *bot_id, None);
-        let (tool, params) = (self.tool.clone(), self.params.clone());
-        IncomingCall::bot_tool(self.request_id, *workspace_id, *bot_id, tool, params)
-            .with_task_id(Some(id.to_string()))
-            .with_context(json!({ "run": context }))
-            .with_links(links)
-            .with_attachments(Attachments { task_secrets: Some(secrets), ..Attachments::default() })
     }
 }
 

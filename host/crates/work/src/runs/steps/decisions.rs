@@ -72,6 +72,11 @@ impl StepEnd {
         StepEnd::new(status, (code, message), effect, may_have_happened)
     }
 
+    /// Returns the end of an attempt whose call people have not approved. Nothing of it has started.
+    pub(super) fn refused(code: &str, message: &str) -> StepEnd {
+        StepEnd { refused: true, ..StepEnd::new(StepStatus::Failed, (code, message), Effect::Read, false) }
+    }
+
     /// Returns the end of an attempt whose approval has expired. It is not asked for again.
     pub(super) fn not_approved(known: &Known) -> StepEnd {
         let message = "nobody approved the call in time";
@@ -193,14 +198,22 @@ pub(super) enum Gate {
     Expired,
 }
 
-/// Decides about an attempt that waits for an approval with this status and this end, if there is still one.
-pub(super) fn gate(approval: Option<(ApprovalStatus, UtcMillis)>, now: UtcMillis) -> Gate {
-    use ApprovalStatus::{Approved, Denied, Expired, Pending, Used, Void};
+/// An approval for which an attempt waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Awaited {
+    pub(super) status: ApprovalStatus,
+    /// Whether nothing can happen to the approval any more.
+    pub(super) has_ended: bool,
+    pub(super) expires_at: UtcMillis,
+}
+
+/// Decides about an attempt that waits for an approval; `None` if the approval was deleted.
+pub(super) fn gate(approval: Option<Awaited>, now: UtcMillis) -> Gate {
     match approval {
-        Some((Expired, _)) => Gate::Expired,
-        Some((Pending | Approved, expires_at)) if expires_at <= now => Gate::Expired,
-        Some((Pending, expires_at)) => Gate::Waits(look_at(expires_at, now)),
-        Some((Approved | Denied | Void | Used, _)) | None => Gate::Goes,
+        Some(Awaited { status: ApprovalStatus::Expired, .. }) => Gate::Expired,
+        Some(Awaited { has_ended: false, expires_at, .. }) if expires_at <= now => Gate::Expired,
+        Some(Awaited { status: ApprovalStatus::Pending, expires_at, .. }) => Gate::Waits(look_at(expires_at, now)),
+        Some(_) | None => Gate::Goes,
     }
 }
 

@@ -16,7 +16,7 @@ use monstrum_manifest::Effect;
 /// # Errors
 ///
 /// The host is too busy to find out.
-pub(crate) async fn declared(app: &App, call: IncomingCall) -> Result<Option<Effect>, Unchecked> {
+pub(super) async fn declared(app: &App, call: IncomingCall) -> Result<Option<Effect>, Unchecked> {
     let Some(bot) = call.bot() else { return Ok(None) };
     let (snapshot, now, workspace) = (app.policy.load(), app.clock.now(), call.workspace());
     let found = app.calls.ask(workspace, bot, move |effort| {

@@ -187,15 +187,19 @@ fn a_refusal_is_marked() {
 
 #[test]
 fn a_gate_is_open_after_the_decision() {
+    use ApprovalStatus::{Approved, Denied, Expired, Pending, Used, Void};
     let now = UtcMillis(1_000_000);
-    let at = |status, expires_at| gate(Some((status, UtcMillis(expires_at))), now);
-    assert_eq!(at(ApprovalStatus::Pending, 1_000_500), Gate::Waits(UtcMillis(1_000_500)));
-    assert_eq!(at(ApprovalStatus::Pending, 9_000_000), Gate::Waits(now.plus_ms(LOOK_AGAIN_MS)));
-    assert_eq!(at(ApprovalStatus::Pending, 1_000_000), Gate::Expired);
-    assert_eq!(at(ApprovalStatus::Expired, 999_999), Gate::Expired);
-    assert_eq!(at(ApprovalStatus::Approved, 999_999), Gate::Expired, "the decision came, and the call did not run");
-    for decided in [ApprovalStatus::Approved, ApprovalStatus::Denied, ApprovalStatus::Void, ApprovalStatus::Used] {
-        assert_eq!(at(decided, 2_000_000), Gate::Goes, "{decided:?}");
+    let at = |status, has_ended, expires_at| {
+        gate(Some(Awaited { status, has_ended, expires_at: UtcMillis(expires_at) }), now)
+    };
+    assert_eq!(at(Pending, false, 1_000_500), Gate::Waits(UtcMillis(1_000_500)));
+    assert_eq!(at(Pending, false, 9_000_000), Gate::Waits(now.plus_ms(LOOK_AGAIN_MS)));
+    assert_eq!(at(Pending, false, 1_000_000), Gate::Expired);
+    assert_eq!(at(Expired, true, 999_999), Gate::Expired);
+    assert_eq!(at(Approved, false, 999_999), Gate::Expired, "the decision came, and the call did not run");
+    assert_eq!(at(Approved, false, 2_000_000), Gate::Goes);
+    for decided in [Approved, Denied, Void, Used] {
+        assert_eq!(at(decided, true, 999_999), Gate::Goes, "{decided:?}");
     }
     assert_eq!(gate(None, now), Gate::Goes, "the call is judged anew");
 }
