@@ -11,6 +11,7 @@ mod calls;
 mod room;
 mod steps;
 mod turn;
+mod waits;
 
 use monstrum_types::{BotId, EventId, Labels, RunId, UtcMillis, WorkflowId, WorkspaceId, words};
 
@@ -23,6 +24,7 @@ pub use calls::ParkedRunStep;
 pub use room::RunRoom;
 pub use steps::{EndedRunStep, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop};
 pub use turn::{AdvancedRun, ChildOfStep, ChildRefusal, NewChild, RunProgress};
+pub(crate) use waits::wake_of_task;
 
 words! {
     /// The status of a run.
@@ -128,6 +130,14 @@ pub struct RunsMax {
     pub of_key: Option<i64>,
 }
 
+/// A run to insert, with the wake of its first turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewRun {
+    pub row: RunRow,
+    pub wake: NewWake,
+    pub max: RunsMax,
+}
+
 /// The result of inserting a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsertedRun {
@@ -163,7 +173,7 @@ const PAGE: &str = select_runs!(
      order by id desc limit $8"
 );
 // The update locks the row of the workspace, so that two insertions do not exceed a limit together.
-const LOCK_WORKSPACE: &str = "update workspaces set name = name where id = $1";
+pub(crate) const LOCK_WORKSPACE: &str = "update workspaces set name = name where id = $1";
 const UNENDED: &str = "select count(*) as value from runs where workspace_id = $1 and ended_at is null";
 const QUEUED: &str =
     "select count(*) as value from runs where workspace_id = $1 and status = 'queued' and ended_at is null";

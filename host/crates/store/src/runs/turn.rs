@@ -8,7 +8,7 @@ use super::{InsertedRun, LOCK_WORKSPACE, RunRow, RunStatus, RunsMax, run_columns
 use crate::db::{Arg, Session, args, retry, values};
 use crate::tasks::{InsertedTask, TasksMax};
 use crate::wakes::{AfterTurn, NewWake, WakeClaim, confirm_claim, end_turn};
-use crate::{DeliveredTask, EventRow, Store, StoreError};
+use crate::{DeliveredTask, EventRow, Store, StoreError, deliveries};
 
 /// What a turn of a run writes, all or nothing.
 #[derive(Clone, Debug)]
@@ -70,7 +70,8 @@ pub enum ChildRefusal {
 /// The result of a turn of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdvancedRun {
-    /// Everything was written, and the turn has ended. `woken` are the wakes of runs that may start now.
+    /// Everything was written, and the turn has ended. `woken` are the wakes of runs and of a delivery that may
+    /// start now.
     Done { after: AfterTurn, woken: Vec<NewWake> },
     /// The run has no room to start, so only that was written. The turn has ended.
     NoRoom { after: AfterTurn, woken: Vec<NewWake> },
@@ -138,7 +139,11 @@ impl Store {
             if passes_room_on(progress) {
                 next_runs.extend([Awaits::Workspace, Awaits::Key]);
             }
-            let woken = room::wake_next(&mut session, read, &next_runs, progress.now).await?;
+            let mut woken = room::wake_next(&mut session, read, &next_runs, progress.now).await?;
+            if progress.ended_at.is_some() {
+                // A delivery to a trigger may find room now; if it does not, it rests again.
+                woken.extend(deliveries::wake_trigger(&mut session, read.workspace_id, progress.now).await?);
+            }
             let after = end_turn(&mut session, claim, progress.next).await?;
             session.commit().await?;
             Ok(AdvancedRun::Done { after, woken })

@@ -31,6 +31,7 @@ mod schedules;
 mod sealed;
 mod spans;
 mod sqlite;
+mod starts;
 mod subscriptions;
 mod support;
 mod tasks;
@@ -303,6 +304,14 @@ cases! {
         people_pause_cancel_resolve_and_retry_runs,
         a_run_starts_when_there_is_room,
         a_run_starts_its_child_in_the_same_transaction,
+    }
+    starts {
+        a_delivery_starts_one_run,
+        a_delivery_without_room_waits_for_the_end_of_a_run,
+        a_delivery_that_cannot_start_a_run_is_dead,
+        an_event_wakes_the_runs_that_wait_for_it,
+        events_are_searched_by_type_position_and_time,
+        the_end_of_a_task_wakes_the_run_of_its_step,
     }
     outputs {
         outputs_are_listed_from_the_newest,

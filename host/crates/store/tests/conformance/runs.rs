@@ -12,22 +12,20 @@ use monstrum_types::{Clock as _, Labels, RequestId, RunId, SystemClock, UtcMilli
 use crate::rows::{NOW, default_workspace, other_workspace};
 use crate::workflows;
 
-pub(crate) use steps::{
-    a_step_waits_for_an_approval_without_a_turn, a_turn_finds_the_open_attempt_of_its_step,
-};
+pub(crate) use steps::{a_step_waits_for_an_approval_without_a_turn, a_turn_finds_the_open_attempt_of_its_step};
 
-const MAX: RunsMax = RunsMax { of_workspace: 9, queued: 9, of_key: None };
+pub(crate) const MAX: RunsMax = RunsMax { of_workspace: 9, queued: 9, of_key: None };
 /// The end of time for these tests: no wake is due later.
 const LATER: UtcMillis = UtcMillis(4_102_444_800_000);
 
-async fn workflow(store: &Store, name: &str) -> WorkflowRow {
+pub(crate) async fn workflow(store: &Store, name: &str) -> WorkflowRow {
     let bot = workflows::bot(store, default_workspace(store).await, name).await;
     let row = workflows::workflow(&bot, name);
     workflows::inserted(store, &row).await;
     row
 }
 
-fn run(workflow: &WorkflowRow) -> RunRow {
+pub(crate) fn run(workflow: &WorkflowRow) -> RunRow {
     RunRow {
         id: RunId::new(),
         workspace_id: workflow.workspace_id,
@@ -54,7 +52,7 @@ fn run(workflow: &WorkflowRow) -> RunRow {
     }
 }
 
-fn wake(run: &RunRow) -> NewWake {
+pub(crate) fn wake(run: &RunRow) -> NewWake {
     let key = WakeKey::new(WakeKind::Run, run.id).unwrap();
     NewWake { key, workspace_id: run.workspace_id, due_at: UtcMillis(0), claim: None }
 }
@@ -64,7 +62,7 @@ fn wake_of_step(step: &RunStepRow) -> NewWake {
     NewWake { key, workspace_id: step.workspace_id, due_at: UtcMillis(0), claim: None }
 }
 
-async fn inserted(store: &Store, run: &RunRow) -> InsertedRun {
+pub(crate) async fn inserted(store: &Store, run: &RunRow) -> InsertedRun {
     store.insert_run(run, &wake(run), MAX).await.unwrap()
 }
 
@@ -73,7 +71,7 @@ async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
     store.claim_wakes("node", &wakes, SystemClock.now()).await.unwrap().remove(0)
 }
 
-fn step(run: &RunRow, name: &str) -> RunStepRow {
+pub(crate) fn step(run: &RunRow, name: &str) -> RunStepRow {
     RunStepRow {
         run_id: run.id,
         phase: RunStepPhase::Do,
@@ -111,7 +109,7 @@ fn end(step: &RunStepRow, claim: &WakeClaim, status: RunStepStatus) -> EndedRunS
     }
 }
 
-fn progress<'a>(run: &'a RunRow, status: RunStatus) -> RunProgress<'a> {
+pub(crate) fn progress<'a>(run: &'a RunRow, status: RunStatus) -> RunProgress<'a> {
     RunProgress {
         read: run,
         start: None,
@@ -151,7 +149,7 @@ async fn steps(store: &Store, run: &RunRow) -> Vec<RunStepRow> {
 }
 
 /// Starts a run with one step, whose call runs. Returns the claim of the step.
-async fn running(store: &Store, run: &RunRow, step: &RunStepRow) -> WakeClaim {
+pub(crate) async fn running(store: &Store, run: &RunRow, step: &RunStepRow) -> WakeClaim {
     assert_eq!(inserted(store, run).await, InsertedRun::Inserted);
     let turn = claim(store, &wake(run).key).await;
     let begun =

@@ -12,6 +12,8 @@ use monstrum_types::{DeliveryId, EventId, InputError, KeyId, Labels, RunId, UtcM
 use monstrum_vault::Vault;
 use serde_json::Value;
 
+pub use monstrum_store::NewRun;
+
 use super::keys;
 use super::record::{RecordError, RunContent, seal_run};
 
@@ -55,14 +57,6 @@ pub struct StartOf<'a> {
     pub event: Option<EventId>,
     pub delivery: Option<DeliveryId>,
     pub now: UtcMillis,
-}
-
-/// A run to insert, with the wake of its first turn.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewRun {
-    pub row: RunRow,
-    pub wake: NewWake,
-    pub max: RunsMax,
 }
 
 /// A run that cannot be started.

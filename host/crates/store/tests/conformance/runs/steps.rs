@@ -58,9 +58,8 @@ pub(crate) async fn a_step_waits_for_an_approval_without_a_turn(store: &Store) {
     claim(store, &wake(&row).key).await;
 
     let of_step = claim(store, &wake_of_step(&first).key).await;
-    let go_on = async |claim: &WakeClaim, records| {
-        store.continue_run_step(claim, &first.key(), records, 7, &wake(&row)).await
-    };
+    let go_on =
+        async |claim: &WakeClaim, records| store.continue_run_step(claim, &first.key(), records, 7, &wake(&row)).await;
     assert!(!go_on(&of_step, ("params", "runs")).await.unwrap(), "the attempt has changed");
     let refused = go_on(&lost, ("waits", "runs")).await;
     assert!(matches!(refused, Err(StoreError::LostClaim)), "{refused:?}");
