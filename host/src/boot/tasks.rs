@@ -8,7 +8,7 @@ use monstrum_core::app::App;
 use monstrum_core::call_types::starts_tasks::StartsTasks;
 use monstrum_engine::{Engine, Local};
 use monstrum_store::NewWake;
-use monstrum_work::runs::{Definitions, RunTurns, Runs};
+use monstrum_work::runs::{Definitions, KnownRuns, RunTurns, Runs, StepTurns};
 use monstrum_work::{DeliveryTurns, EventTurns};
 
 /// Lets the engine run the tasks, the schedules, the events, the deliveries and the runs of workflows of a host. Returns the
@@ -21,6 +21,8 @@ pub(super) fn register(app: &Arc<App>, local: &Local) -> (Arc<Tasks>, Arc<Runs>)
     local.register(Arc::new(ScheduleTurns::new(Arc::clone(app), Arc::clone(&engine))));
     let definitions = Arc::new(Definitions::new(app.store.clone()));
     local.register(Arc::new(RunTurns::new(Arc::clone(app), Arc::clone(&engine), Arc::clone(&definitions))));
+    local.register(Arc::new(StepTurns::new(Arc::clone(app), Arc::clone(&engine))));
+    app.emitter.connect_runs(Arc::new(KnownRuns::new(app.store.clone(), Arc::clone(&app.vault))));
     let tasks = Arc::new(Tasks::new(Arc::clone(app), Arc::clone(&engine), live));
     let starts: Arc<dyn StartsTasks> = Arc::clone(&tasks) as _;
     // The operations hold the app, so the app does not hold them.

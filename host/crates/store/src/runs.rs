@@ -7,6 +7,7 @@
 //! replaced writes nothing. What people ask of a run is in its sealed record, because undoing has effects, and in a column for
 //! lists. People and turns replace the record only if it is the one that they have read.
 
+mod calls;
 mod reads;
 mod room;
 mod steps;
@@ -20,6 +21,7 @@ use crate::plugins::digest_of;
 use crate::wakes::NewWake;
 use crate::{Listed, Page, Store, StoreError};
 
+pub use calls::ParkedRunStep;
 pub use reads::{InvalidStepCursor, RunStepCursor, RunStepHead};
 pub use room::RunRoom;
 pub use steps::{EndedRunStep, ResolvedRunStep, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop};

@@ -1,7 +1,7 @@
 //! Runs of workflows. record.rs seals what a run and its steps contain, history.rs reads the rows of a run as the history from
 //! which the crate flow plans what comes next, and progress.rs turns such a plan into the rows that a turn writes. keys.rs has
-//! the names of the turns. start.rs prepares new runs, operations.rs and requests.rs have what people do with runs, shown.rs how
-//! the API shows them, and stream.rs follows one.
+//! the names of the turns. start.rs prepares new runs, and steps.rs runs the calls of steps. operations.rs and requests.rs have
+//! what people do with runs, shown.rs how the API shows them, and stream.rs follows one.
 
 pub mod approvals;
 pub mod children;
@@ -15,6 +15,7 @@ mod record;
 mod requests;
 mod shown;
 pub mod start;
+mod steps;
 mod stream;
 mod turns;
 pub mod waits;
@@ -28,5 +29,6 @@ pub use record::{
     BlockContent, EndingContent, InstructionContent, RecordError, RunContent, StepContent, TargetContent, WaitContent,
     WorkContent, open_run, open_step, place_of_run, place_of_step, seal_run, seal_step,
 };
+pub use steps::StepTurns;
 pub use stream::{Following, InvalidRunPosition, RunEvent, RunPosition};
 pub use turns::RunTurns;

@@ -1,5 +1,7 @@
 //! Tests of runs: they are started once, and their turns write everything or nothing.
 
+mod steps;
+
 use monstrum_store::{
     AdvancedRun, AfterTurn, ChildOfStep, ChildRefusal, EndedRunStep, InsertedRun, NewChild, NewWake, Page,
     ResolvedRunStep, RetriedRun, RunFilter, RunProgress, RunRequest, RunRoom, RunRow, RunStarter, RunStatus,
@@ -10,6 +12,8 @@ use monstrum_types::{Clock as _, Labels, RequestId, RunId, SystemClock, UtcMilli
 
 use crate::rows::{NOW, default_workspace, other_workspace};
 use crate::workflows;
+
+pub(crate) use steps::{a_step_waits_for_an_approval_without_a_turn, a_turn_finds_the_open_attempt_of_its_step};
 
 pub(crate) const MAX: RunsMax = RunsMax { of_workspace: 9, queued: 9, of_key: None };
 /// The end of time for these tests: no wake is due later.
