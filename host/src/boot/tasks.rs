@@ -8,10 +8,11 @@ use monstrum_core::app::App;
 use monstrum_core::call_types::starts_tasks::StartsTasks;
 use monstrum_engine::{Engine, Local};
 use monstrum_store::NewWake;
-use monstrum_work::runs::{KnownRuns, StepTurns};
+use monstrum_work::runs::{Definitions, KnownRuns, RunTurns, StepTurns};
 use monstrum_work::{DeliveryTurns, EventTurns};
 
-/// Lets the engine run the tasks, the schedules, the events, the deliveries and the steps of workflows of a host. Returns the operations on them.
+/// Lets the engine run the tasks, the schedules, the events, the deliveries and the runs of workflows of a host. Returns the
+/// operations on tasks.
 pub(super) fn register(app: &Arc<App>, local: &Local) -> Arc<Tasks> {
     let (live, engine) = (Arc::new(LiveTasks::default()), Arc::new(local.clone()) as Arc<dyn Engine>);
     local.register(Arc::new(Runner::new(Arc::clone(app), Arc::clone(&live))));
@@ -20,6 +21,8 @@ pub(super) fn register(app: &Arc<App>, local: &Local) -> Arc<Tasks> {
     local.register(Arc::new(ScheduleTurns::new(Arc::clone(app), Arc::clone(&engine))));
     local.register(Arc::new(StepTurns::new(Arc::clone(app), Arc::clone(&engine))));
     app.emitter.connect_runs(Arc::new(KnownRuns::new(app.store.clone(), Arc::clone(&app.vault))));
+    let definitions = Arc::new(Definitions::new(app.store.clone()));
+    local.register(Arc::new(RunTurns::new(Arc::clone(app), Arc::clone(&engine), definitions)));
     let tasks = Arc::new(Tasks::new(Arc::clone(app), Arc::clone(&engine), live));
     let starts: Arc<dyn StartsTasks> = Arc::clone(&tasks) as _;
     // The operations hold the app, so the app does not hold them.

@@ -2,6 +2,8 @@
 //! which the crate flow plans what comes next, and progress.rs turns such a plan into the rows that a turn writes. keys.rs has
 //! the names of the turns. start.rs prepares new runs, and steps.rs runs the calls of steps.
 
+pub mod approvals;
+pub mod children;
 mod definitions;
 mod history;
 pub mod keys;
@@ -10,6 +12,8 @@ mod progress;
 mod record;
 pub mod start;
 mod steps;
+mod turns;
+pub mod waits;
 
 pub use definitions::{DefinitionError, Definitions};
 pub use history::{HistoryError, history};
@@ -20,3 +24,4 @@ pub use record::{
     WorkContent, open_run, open_step, place_of_run, place_of_step, seal_run, seal_step,
 };
 pub use steps::StepTurns;
+pub use turns::RunTurns;
