@@ -108,7 +108,7 @@ pub struct Delivery {
     pub task_id: Option<TaskId>,
     /// The run that the delivery has started.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub run_id: Option<String>,
+    pub run_id: Option<RunId>,
     pub created_at: UtcMillis,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<UtcMillis>,

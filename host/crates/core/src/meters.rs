@@ -178,6 +178,16 @@ pub fn tasks(status: &'static str, count: u64) {
     gauge!("monstrum_tasks", "status" => status).set(count as f64);
 }
 
+/// Records a run that has ended.
+pub fn run_ended(status: &'static str) {
+    counter!("monstrum_runs_total", "status" => status).increment(1);
+}
+
+/// Records the number of runs with a status that have not ended.
+pub fn runs(status: &'static str, count: u64) {
+    gauge!("monstrum_runs", "status" => status).set(count as f64);
+}
+
 /// Records the number of approvals of one range of ages that wait for a decision.
 pub fn approvals(age: &'static str, count: u64) {
     gauge!("monstrum_approvals_pending", "age" => age).set(count as f64);
@@ -214,6 +224,12 @@ pub fn delivery(result: &'static str) {
 /// Records the time from the dispatch of an event to the start of its task.
 pub fn event_to_start(took_ms: i64) {
     histogram!("monstrum_event_to_start_seconds").record(took_ms.max(0) as f64 / 1000.0);
+}
+
+/// Records an attempt of a step that calls a tool, with its status at the end and the time from its start.
+pub fn step(status: &'static str, took_ms: i64) {
+    counter!("monstrum_steps_total", "status" => status).increment(1);
+    histogram!("monstrum_step_seconds").record(took_ms.max(0) as f64 / 1000.0);
 }
 
 /// Records the number of wakes that are due and unclaimed, and for how long the oldest of them has been due.

@@ -98,8 +98,8 @@ pub use rows::{
 };
 pub use runs::{
     AdvancedRun, ChildOfStep, ChildRefusal, EndedRunStep, InsertedRun, InvalidStepCursor, NewChild, NewRun,
-    ResolvedRunStep, RetriedRun, RunFilter, RunProgress, RunRequest, RunRoom, RunRow, RunStarter, RunStatus,
-    RunStepCursor, RunStepHead, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop, RunsMax,
+    ParkedRunStep, ResolvedRunStep, RetriedRun, RunFilter, RunProgress, RunRequest, RunRoom, RunRow, RunStarter,
+    RunStatus, RunStepCursor, RunStepHead, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop, RunsMax,
 };
 pub use sandboxes::{
     RunningSandboxes, SandboxFilter, SandboxOutputRow, SandboxOutputsMax, SandboxRow, SandboxSettled, SandboxStatus,

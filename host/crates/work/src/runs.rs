@@ -1,8 +1,10 @@
 //! Runs of workflows. record.rs seals what a run and its steps contain, history.rs reads the rows of a run as the history from
 //! which the crate flow plans what comes next, and progress.rs turns such a plan into the rows that a turn writes. keys.rs has
-//! the names of the turns. start.rs prepares new runs, operations.rs and requests.rs have what people do with runs, shown.rs how
-//! the API shows them, and stream.rs follows one. scheduled.rs prepares the runs of schedules.
+//! the names of the turns. start.rs prepares new runs, scheduled.rs those of schedules, and steps.rs runs the calls of steps.
+//! operations.rs and requests.rs have what people do with runs, shown.rs how the API shows them, and stream.rs follows one.
 
+pub mod approvals;
+pub mod children;
 mod definitions;
 mod history;
 pub mod keys;
@@ -14,7 +16,10 @@ mod requests;
 mod scheduled;
 mod shown;
 pub mod start;
+mod steps;
 mod stream;
+mod turns;
+pub mod waits;
 
 pub use definitions::{DefinitionError, Definitions};
 pub use history::{HistoryError, history};
@@ -25,4 +30,6 @@ pub use record::{
     BlockContent, EndingContent, InstructionContent, RecordError, RunContent, StepContent, TargetContent, WaitContent,
     WorkContent, open_run, open_step, place_of_run, place_of_step, seal_run, seal_step,
 };
+pub use steps::StepTurns;
 pub use stream::{Following, InvalidRunPosition, RunEvent, RunPosition};
+pub use turns::RunTurns;

@@ -1,5 +1,7 @@
 //! Tests of runs: they are started once, and their turns write everything or nothing.
 
+mod steps;
+
 use monstrum_store::{
     AdvancedRun, AfterTurn, ChildOfStep, ChildRefusal, EndedRunStep, InsertedRun, NewChild, NewWake, Page,
     ResolvedRunStep, RetriedRun, RunFilter, RunProgress, RunRequest, RunRoom, RunRow, RunStarter, RunStatus,
@@ -10,6 +12,8 @@ use monstrum_types::{Clock as _, Labels, RequestId, RunId, SystemClock, UtcMilli
 
 use crate::rows::{NOW, default_workspace, other_workspace};
 use crate::workflows;
+
+pub(crate) use steps::{a_step_waits_for_an_approval_without_a_turn, a_turn_finds_the_open_attempt_of_its_step};
 
 pub(crate) const MAX: RunsMax = RunsMax { of_workspace: 9, queued: 9, of_key: None };
 /// The end of time for these tests: no wake is due later.
@@ -418,10 +422,10 @@ pub(crate) async fn a_run_starts_when_there_is_room(store: &Store) {
         assert_eq!(inserted(store, row).await, InsertedRun::Inserted);
     }
     let [first, second, third, fourth] = &runs;
-    let room = RunRoom { running: 2, started: 9, of_key: Some(1) };
+    let room = RunRoom { running: 2, started: 9, of_key: Some(1), look_again_at: LATER };
     assert_eq!(woken(&start(store, first, room).await), [] as [&str; 0], "no run has asked for room yet");
     // The second run lacks the room of its workflow, and the fourth that of the workspace.
-    assert!(matches!(start(store, second, room).await, AdvancedRun::NoRoom { after: AfterTurn::Asleep, .. }));
+    assert!(matches!(start(store, second, room).await, AdvancedRun::NoRoom { after: AfterTurn::Due(LATER), .. }));
     assert_eq!(read(store, second).await, *second, "the run is still queued");
     assert!(matches!(start(store, third, room).await, AdvancedRun::Done { .. }));
     assert!(matches!(start(store, fourth, room).await, AdvancedRun::NoRoom { .. }));
@@ -431,7 +435,7 @@ pub(crate) async fn a_run_starts_when_there_is_room(store: &Store) {
     let third = read(store, third).await;
     let waits = store.advance_run(&turn, &progress(&third, RunStatus::Waiting)).await.unwrap();
     assert_eq!(woken(&waits), [fourth.id.to_string()]);
-    let started = RunRoom { running: 9, started: 2, of_key: None };
+    let started = RunRoom { running: 9, started: 2, of_key: None, look_again_at: LATER };
     assert!(matches!(start(store, fourth, started).await, AdvancedRun::NoRoom { .. }), "two runs have started");
     // The end of a run gives up both.
     store.request_turns(&[wake(first)]).await.unwrap();

@@ -241,7 +241,7 @@ impl Following {
             seen.insert(head.position.clone(), known);
             let is_new = match self.seen.get(&head.position) {
                 Some(seen) => *seen != known,
-                None => !self.position.as_ref().is_some_and(|position| position.has(&head)),
+                None => self.position.as_ref().is_none_or(|position| !position.has(&head)),
             };
             if is_new {
                 self.changed.push_back(head);
