@@ -6,7 +6,7 @@
 //! expires at the latest; the row `started` is on disk before the first byte leaves; each request checks the lease before
 //! its first byte; the end of a call is in the transaction of its audit row, and only for the claim that has it.
 
-use monstrum_agent::resume::{Recorded, Resumed, is_uncertain, resumed};
+use monstrum_core::call_types::resumed::{Recorded, Resumed, is_uncertain, resumed};
 use monstrum_manifest::Effect;
 use monstrum_types::Code;
 use stateright::{Checker as _, HasDiscoveries, Model, Property};
