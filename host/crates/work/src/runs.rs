@@ -10,6 +10,7 @@ pub mod keys;
 mod known;
 mod progress;
 mod record;
+mod revocation;
 pub mod start;
 mod steps;
 mod turns;

@@ -23,7 +23,7 @@ use monstrum_store::{
     AdvancedRun, ChildRefusal, NewWake, RunProgress, RunRequest, RunRoom, RunStatus, RunStepKey, RunStepRow,
     StoreError, wake_of,
 };
-use monstrum_types::{KeyId, RunId, UtcMillis, WakeKind, with_causes};
+use monstrum_types::{RunId, UtcMillis, WakeKind, with_causes};
 
 use super::children::Children;
 use super::definitions::Definitions;
@@ -31,6 +31,7 @@ use super::history::history;
 use super::keys;
 use super::progress::{Progress, fail, progress};
 use super::record::{EndingContent, RunContent, seal_run, seal_step};
+use super::revocation::is_revoked;
 use crate::current::{too_many_changes, verified};
 use begin::Begun;
 use read::ReadRun;
@@ -84,7 +85,7 @@ impl RunTurns {
         let definition = found.map_err(|error| failed(&error))?;
         self.stop_children(&run, now).await?;
         let ended = self.outcomes(turn, &mut run, now).await?;
-        let is_revoked = self.is_revoked(&run).await?;
+        let is_revoked = is_revoked(app, &run.row, &run.content).await?;
         if is_revoked && run.content.ending.is_none() && !run.is_cancelled() {
             run.content.asked = Some(RunRequest::Cancel.as_str().to_owned());
         }
@@ -108,15 +109,6 @@ impl RunTurns {
             }
         }
         Ok(())
-    }
-
-    /// Returns whether the bot key that has started the run was deleted or rotated.
-    async fn is_revoked(&self, run: &ReadRun) -> Result<bool, StoreError> {
-        let Some(hash) = &run.content.bot_key_hash else { return Ok(false) };
-        let Ok(id) = run.row.started_by_id.parse::<KeyId>() else { return Ok(true) };
-        // The policy of this host may be older than the request for this turn.
-        let key = self.app.store.key(Some(run.row.workspace_id), id).await?;
-        Ok(key.is_none_or(|key| key.hash != *hash))
     }
 
     /// Plans what comes next.

@@ -15,6 +15,7 @@ use super::read::ReadRun;
 use crate::runs::children::Child;
 use crate::runs::progress::{Progress, StartedStep, fail};
 use crate::runs::record::{RunContent, StepContent, WaitContent};
+use crate::runs::steps::planned_effect;
 use crate::runs::{approvals, keys, waits};
 
 /// What new attempts start.
@@ -50,7 +51,9 @@ impl RunTurns {
             }
             let work = started.iter().find(|step| step.key == attempt.0.key()).map(|StartedStep { work, .. }| work);
             let prepared = match work {
-                Some(Work::Tool { .. }) => {
+                Some(work @ Work::Tool { .. }) => {
+                    let effect = planned_effect(&self.app, (&run.row, &run.content), &attempt.0, work).await;
+                    attempt.0.effect = effect.map(|effect| effect.as_str().to_owned());
                     begun.wakes.push(keys::wake(keys::step_key(&attempt.0.key()), run.row.workspace_id, now));
                     Ok(())
                 }
