@@ -1,7 +1,9 @@
 //! Runs of workflows. record.rs seals what a run and its steps contain, history.rs reads the rows of a run as the history from
 //! which the crate flow plans what comes next, and progress.rs turns such a plan into the rows that a turn writes. keys.rs has
-//! the names of the turns. start.rs prepares new runs.
+//! the names of the turns. start.rs prepares new runs, children.rs what steps start beside calls, and waits.rs finds the events
+//! for which steps wait.
 
+pub mod children;
 mod definitions;
 mod history;
 pub mod keys;
@@ -9,6 +11,7 @@ mod known;
 mod progress;
 mod record;
 pub mod start;
+pub mod waits;
 
 pub use definitions::{DefinitionError, Definitions};
 pub use history::{HistoryError, history};
