@@ -125,7 +125,7 @@ async fn only_what_is_enabled_and_takes_the_event_starts_a_run() -> Result<()> {
     let world = World::with(&[]).await?;
     let (api, strong) = (&world.api, &world.bot);
     let weak = api.bot("weak").await?;
-    let path = workflow(api, "release", strong, "steps: [{ id: soak, wait: { for: 1ms } }]\n").await?;
+    let path = workflow(api, "release", strong, "steps: [{ id: tell, emit: told }]\n").await?;
     let id = trigger(api, &path, "custom.n", &json!({})).await?;
     let count = async |name: &str, fields: Value| {
         let event = delivered(api, &emit(api, name, &fields).await?).await?;

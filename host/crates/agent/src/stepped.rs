@@ -164,6 +164,11 @@ pub async fn end_of(
     id: TaskId,
     step: &StartingStep,
 ) -> Result<Option<(StepTaskEnd, Labels)>, StoreError> {
+    // The record can have several MiB, so it is read once the task has ended.
+    let has_ended = app.store.task_state(workspace, id).await?.is_none_or(|state| state.ended_at.is_some());
+    if !has_ended {
+        return Ok(None);
+    }
     let Some(row) = app.store.task(workspace, id).await? else {
         return Ok(Some(unknown("the task of the step was deleted")));
     };
@@ -171,8 +176,7 @@ pub async fn end_of(
         Ok(content) => content,
         Err(error) => {
             tracing::error!(error = %with_causes(&error), task.id = %id, "the task of a step cannot be opened");
-            let ended = row.ended_at.is_some();
-            return Ok(ended.then(|| unknown("the record of the task cannot be opened")));
+            return Ok(Some(unknown("the record of the task cannot be opened")));
         }
     };
     if !is_of(&content.source, step) {
@@ -225,8 +229,7 @@ mod tests {
 
     fn content() -> TaskContent {
         let limits = Limits { steps: 1, tokens: None, credits: None, wall_s: 1 };
-        let step = StartingStep { run: RunId::new(), step: "triage".to_owned(), item: "3".to_owned() };
-        let StartingStep { run, step, item } = step;
+        let (run, step, item) = (RunId::new(), "triage".to_owned(), "3".to_owned());
         let source = Source::Run { run, step, item, nonce: "n".to_owned(), starters: Vec::new() };
         TaskContent { labels: Labels::from_text("untrusted"), ..TaskContent::new("Do it.".to_owned(), limits, source) }
     }

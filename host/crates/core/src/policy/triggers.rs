@@ -60,7 +60,7 @@ impl Triggers {
     /// Returns the triggers of a workspace with their workflows, in the order of their creation.
     pub fn of_workspace(&self, workspace: WorkspaceId) -> impl Iterator<Item = (&Arc<Trigger>, &Arc<WorkflowRow>)> {
         let triggers = self.of_workspaces.get(&workspace).into_iter().flat_map(imbl::OrdMap::values);
-        triggers.filter_map(|trigger| Some((trigger, self.workflow(workspace, trigger.row.workflow_id)?)))
+        triggers.filter_map(move |trigger| Some((trigger, self.workflow(workspace, trigger.row.workflow_id)?)))
     }
 
     /// Returns the trigger with this id in the workspace, and its workflow.
