@@ -1,6 +1,6 @@
 //! Events, and their deliveries.
 
-use monstrum_types::{BotId, DeliveryId, EventId, RequestId, TaskId, UtcMillis};
+use monstrum_types::{BotId, DeliveryId, EventId, RequestId, RunId, TaskId, UtcMillis};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -35,6 +35,9 @@ pub struct EventMetadata {
     /// The task that has emitted the event, or that the event is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,
+    /// The run whose step has emitted the event, or that the event is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
     /// The call that has emitted the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<RequestId>,

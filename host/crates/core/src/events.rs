@@ -18,7 +18,7 @@ pub use template::{EventValues, Nonce, Placeholder, Template, TemplateError, rul
 pub use monstrum_store::wake_of;
 
 use monstrum_store::EventRow;
-use monstrum_types::{BotId, DeliveryId, EventId, RequestId, UtcMillis, WorkspaceId, words};
+use monstrum_types::{BotId, DeliveryId, EventId, RequestId, RunId, UtcMillis, WorkspaceId, words};
 use monstrum_vault::{AssociatedData, Vault, VaultError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -111,6 +111,8 @@ impl From<EventType> for EventName {
 pub struct EventLinks {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<RequestId>,
     /// The delivery that started the task.

@@ -221,9 +221,9 @@ fn shown(app: &App, event: &SequencedEvent) -> Option<Event> {
 ///
 /// The row is not in the expected form.
 pub fn metadata(row: &EventRow) -> Result<EventMetadata, EventError> {
-    let EventLinks { task_id, request_id, delivery_id } = serde_json::from_str(&row.links)?;
+    let EventLinks { task_id, run_id, request_id, delivery_id } = serde_json::from_str(&row.links)?;
     let EventCause { root_event_id, depth } = EventCause::of(row);
-    Ok(EventMetadata { task_id, request_id, delivery_id, root_event_id, depth })
+    Ok(EventMetadata { task_id, run_id, request_id, delivery_id, root_event_id, depth })
 }
 
 /// Returns an event as a line of `CloudEvents` 1.0 in JSON.

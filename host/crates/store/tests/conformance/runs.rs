@@ -12,16 +12,16 @@ use crate::workflows;
 
 const MAX: i64 = 9;
 /// The end of time for these tests: no wake is due later.
-const LATER: UtcMillis = UtcMillis(4_102_444_800_000);
+pub(crate) const LATER: UtcMillis = UtcMillis(4_102_444_800_000);
 
-async fn workflow(store: &Store, name: &str) -> WorkflowRow {
+pub(crate) async fn workflow(store: &Store, name: &str) -> WorkflowRow {
     let bot = workflows::bot(store, default_workspace(store).await, name).await;
     let row = workflows::workflow(&bot, name);
     workflows::inserted(store, &row).await;
     row
 }
 
-fn run(workflow: &WorkflowRow) -> RunRow {
+pub(crate) fn run(workflow: &WorkflowRow) -> RunRow {
     RunRow {
         id: RunId::new(),
         workspace_id: workflow.workspace_id,
@@ -48,7 +48,7 @@ fn run(workflow: &WorkflowRow) -> RunRow {
     }
 }
 
-fn wake(run: &RunRow) -> NewWake {
+pub(crate) fn wake(run: &RunRow) -> NewWake {
     let key = WakeKey::new(WakeKind::Run, run.id).unwrap();
     NewWake { key, workspace_id: run.workspace_id, due_at: UtcMillis(0), claim: None }
 }
@@ -58,16 +58,16 @@ fn wake_of_step(step: &RunStepRow) -> NewWake {
     NewWake { key, workspace_id: step.workspace_id, due_at: UtcMillis(0), claim: None }
 }
 
-async fn inserted(store: &Store, run: &RunRow) -> InsertedRun {
+pub(crate) async fn inserted(store: &Store, run: &RunRow) -> InsertedRun {
     store.insert_run(run, &wake(run), MAX).await.unwrap()
 }
 
-async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
+pub(crate) async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
     let wakes = [(key.clone(), LATER, WakeClaimId::new())];
     store.claim_wakes("node", &wakes, SystemClock.now()).await.unwrap().remove(0)
 }
 
-fn step(run: &RunRow, name: &str) -> RunStepRow {
+pub(crate) fn step(run: &RunRow, name: &str) -> RunStepRow {
     RunStepRow {
         run_id: run.id,
         phase: RunStepPhase::Do,
@@ -105,9 +105,10 @@ fn end(step: &RunStepRow, claim: &WakeClaim, status: RunStepStatus) -> EndedRunS
     }
 }
 
-fn progress<'a>(run: &'a RunRow, status: RunStatus) -> RunProgress<'a> {
+pub(crate) fn progress<'a>(run: &'a RunRow, status: RunStatus) -> RunProgress<'a> {
     RunProgress {
         read: run,
+        now: NOW.plus_ms(9),
         status,
         code: None,
         labels: &run.labels,
@@ -121,6 +122,8 @@ fn progress<'a>(run: &'a RunRow, status: RunStatus) -> RunProgress<'a> {
         steps: Vec::new(),
         wakes: Vec::new(),
         events: Vec::new(),
+        approvals: Vec::new(),
+        void: Vec::new(),
         next: None,
     }
 }
