@@ -40,7 +40,7 @@ create table deliveries (
     id text collate "C" primary key,
     workspace_id text collate "C" not null references workspaces (id) on delete cascade,
     event_id text collate "C" not null references events (id) on delete cascade,
-    target_kind text collate "C" not null,
+    target_kind text collate "C" not null check (target_kind in ('subscription', 'trigger')),
     target_id text collate "C" not null,
     -- The bot that works for the target.
     bot_id text collate "C" not null,
@@ -52,6 +52,8 @@ create table deliveries (
     next_at bigint,
     -- Why the delivery is dead.
     reason text collate "C",
+    -- The parts of the event's data that do not fit the input of a workflow, as a JSON list of pointers.
+    invalid_paths text collate "C",
     -- What the delivery has started.
     task_id text collate "C",
     run_id text collate "C",
@@ -62,9 +64,14 @@ create table deliveries (
 );
 create index deliveries_page on deliveries (workspace_id, id);
 create unique index deliveries_task on deliveries (task_id) where task_id is not null;
+create unique index deliveries_run on deliveries (run_id) where run_id is not null;
 create index deliveries_pending on deliveries (bot_id, id) where status = 'pending';
+create index deliveries_triggers on deliveries (workspace_id, id) where status = 'pending' and target_kind = 'trigger';
 create index deliveries_target on deliveries (target_kind, target_id) where status = 'pending';
 create index deliveries_root on deliveries (workspace_id, root_event_id, target_kind, target_id);
+
+-- Runs that wait for an event search the events of its type.
+create index events_type on events (workspace_id, event_type, sequence, created_at) where sequence is not null;
 
 -- Events of before this migration are not dispatched. They get their sequences here, and no wakes.
 update events set sequence = numbered.number

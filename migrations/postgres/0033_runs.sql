@@ -23,6 +23,9 @@ create table runs (
     parent_run_id text collate "C",
     -- Runs of a workflow with the same key share its limit of concurrency.
     concurrency_key text collate "C",
+    -- What a queued run lacks: room among the runs of its workspace, or of its workflow with the same key; null before its
+    -- first turn.
+    awaits text collate "C" check (awaits in ('workspace', 'key')),
     -- What a person has asked for; null for nothing.
     asked text collate "C" check (asked in ('pause', 'cancel', 'cancel_and_undo')),
     -- Why the run failed.

@@ -23,6 +23,9 @@ create table runs (
     parent_run_id text,
     -- Runs of a workflow with the same key share its limit of concurrency.
     concurrency_key text,
+    -- What a queued run lacks: room among the runs of its workspace, or of its workflow with the same key; null before its
+    -- first turn.
+    awaits text check (awaits in ('workspace', 'key')),
     -- What a person has asked for; null for nothing.
     asked text check (asked in ('pause', 'cancel', 'cancel_and_undo')),
     -- Why the run failed.

@@ -13,6 +13,7 @@ use monstrum_types::{ApprovalId, BotId, Clock, Labels, RunId, SystemClock, WakeK
 use serde_json::{Value, json};
 use support::{Api, Bound, FakeGithub, InProcess, TOKEN};
 
+use super::steps::RUNS_MAX;
 use super::{ECHO, TOOL};
 use crate::http::made;
 use crate::workflows::new_workflow;
@@ -55,7 +56,7 @@ impl Steps {
         let due_at = SystemClock.now().plus_ms(86_400_000);
         let key = WakeKey::new(WakeKind::Run, run.id)?;
         let wake = NewWake { key, workspace_id: run.workspace_id, due_at, claim: None };
-        ensure!(self.app().store.insert_run(run, &wake, 100).await? == InsertedRun::Inserted);
+        ensure!(self.app().store.insert_run(run, &wake, RUNS_MAX).await? == InsertedRun::Inserted);
         Ok(())
     }
 
@@ -97,7 +98,7 @@ impl Steps {
         let new = self.asked(targets).await?;
         let (store, app) = (&self.app().store, self.app());
         let insert = store.ask_approval(&new.row, &new.sealed, Some(&new.requested), new.max);
-        let asked = app.approvals.in_turn(std::slice::from_ref(&new), &[], insert).await?;
+        let asked = app.approvals.in_turn(std::slice::from_ref(&new), &[], insert, is_new).await?;
         ensure!(matches!(asked, AskedApproval::New(_)), "{asked:?}");
         self.decide(new.row.id, "approve").await?;
         Ok(new.row.id)
@@ -126,6 +127,10 @@ impl Steps {
             other => bail!("the step does not wait: {other:?}"),
         }
     }
+}
+
+fn is_new(asked: &AskedApproval) -> bool {
+    matches!(asked, AskedApproval::New(_))
 }
 
 fn call(params: &Value) -> StepCall<'_> {
@@ -254,7 +259,7 @@ async fn a_call_whose_question_was_denied_or_lost_does_not_run() -> Result<()> {
     let params = json!({ "any": 1 });
     let new = steps.asked(&[call(&params)]).await?;
     let insert = steps.app().store.ask_approval(&new.row, &new.sealed, None, new.max);
-    steps.app().approvals.in_turn(std::slice::from_ref(&new), &[], insert).await?;
+    steps.app().approvals.in_turn(std::slice::from_ref(&new), &[], insert, is_new).await?;
     for (decided, code) in [(false, "denied"), (true, "denied")] {
         if decided {
             steps.decide(new.row.id, "deny").await?;

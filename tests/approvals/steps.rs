@@ -6,7 +6,7 @@ use monstrum_core::approvals::{AskingStep, StepPosition, StepQuestion, StepTarge
 use monstrum_core::policy::row_seals;
 use monstrum_guardian::Approver;
 use monstrum_store::{
-    AskedApproval, InsertedRun, NewWake, PendingMax, RunRow, RunStarter, RunStatus, Store, StoreOptions,
+    AskedApproval, InsertedRun, NewWake, PendingMax, RunRow, RunStarter, RunStatus, RunsMax, Store, StoreOptions,
 };
 use monstrum_types::{Clock, KeyId, Labels, RunId, SystemClock, UtcMillis, WakeKey, WakeKind};
 use monstrum_vault::{MasterKeys, Vault};
@@ -18,6 +18,9 @@ use crate::http::{Answers, made};
 use crate::tamper::sqlite;
 use crate::workflows::new_workflow;
 use crate::world::{eventually, text};
+
+/// The maximum numbers of runs, which no test reaches.
+pub(super) const RUNS_MAX: RunsMax = RunsMax { of_workspace: 1_000, queued: 1_000, of_key: None };
 
 /// What a question is about, apart from its run.
 struct Question {
@@ -78,7 +81,7 @@ impl Asking {
         let key = WakeKey::new(WakeKind::Run, run.id)?;
         let due_at = SystemClock.now().plus_ms(86_400_000);
         let wake = NewWake { key, workspace_id: workspace, due_at, claim: None };
-        ensure!(store.insert_run(&run, &wake, 1_000).await? == InsertedRun::Inserted);
+        ensure!(store.insert_run(&run, &wake, RUNS_MAX).await? == InsertedRun::Inserted);
         let position =
             StepPosition { workspace, bot: run.bot_id, run: run.id, step: "ok", item: "3", run_attempt: 1, attempt: 1 };
         let parts = StepTargetParts {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monstrum_core::call_types::incoming::IncomingCall;
-use monstrum_core::call_types::task_step::{TaskLease, TaskPosition};
+use monstrum_core::call_types::task_step::{Origin, TaskLease, TaskPosition};
 use monstrum_engine::Lease;
 
 use crate::places::PlaceOfTask;
@@ -22,8 +22,8 @@ impl TaskLease for TaskOfHost {
         self.lease.is_alive()
     }
 
-    fn position(&self) -> TaskPosition {
-        self.position
+    fn origin(&self) -> Origin {
+        Origin::Task(self.position)
     }
 
     fn give_place(&self) {

@@ -9,7 +9,7 @@ use monstrum_core::events::{self, EventCause, EventLinks};
 use monstrum_llm::AssistantMessage;
 use monstrum_store::{TaskRow, TaskStepKind, TaskStepRow};
 use monstrum_types::{
-    AppUser, BotId, CallOutcome, Code, DeliveryId, KeyId, Labels, RequestId, ScheduleId, SessionId, Status,
+    AppUser, BotId, CallOutcome, Code, DeliveryId, KeyId, Labels, RequestId, RunId, ScheduleId, SessionId, Status,
     SubscriptionId, TaskId, WorkspaceId,
 };
 use monstrum_vault::{AssociatedData, Vault, VaultError};
@@ -76,6 +76,9 @@ pub struct TaskContent {
     /// The event that has started the task, or the task above it. It is the cause of the events of the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<EventCause>,
+    /// The run of a workflow whose call has started the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
 }
 
 /// The place of a task in the tree of tasks that start each other.
@@ -251,7 +254,7 @@ impl TaskContent {
     #[must_use]
     pub fn new(instruction: String, limits: Limits, source: Source) -> TaskContent {
         let (params, chat, request, result, message, is_cancelled) = (None, None, None, None, None, false);
-        let (links, tree, labels, output_schema, cause) = (Vec::new(), None, Labels::none(), None, None);
+        let (links, tree, labels, output_schema) = (Vec::new(), None, Labels::none(), None);
         TaskContent {
             instruction,
             params,
@@ -266,7 +269,8 @@ impl TaskContent {
             is_cancelled,
             labels,
             output_schema,
-            cause,
+            cause: None,
+            run: None,
         }
     }
 }

@@ -28,7 +28,7 @@ mod places;
 pub mod present;
 mod reported;
 pub mod requests;
-pub mod resume;
+mod resume;
 pub mod round;
 mod rounds;
 mod runner;

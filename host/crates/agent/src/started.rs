@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 use monstrum_api::tasks::NewTask;
 use monstrum_core::call_types::refusal::{Refusal, invalid_params};
 use monstrum_core::call_types::starts_tasks::{AskedTask, StartedTask, Starter, StartsTasks, TaskAnswer, TaskReport};
-use monstrum_core::call_types::task_step::TaskPosition;
+use monstrum_core::call_types::task_step::{Origin, TaskPosition};
 use monstrum_core::events::EventCause;
 use monstrum_core::models;
 use monstrum_core::operations::OperationError;
@@ -62,8 +62,11 @@ impl StartsTasks for Tasks {
                 match content.source {
                     Source::Schedule { starters, .. } | Source::Event { starters, .. } => return Some(starters),
                     Source::Key { .. } => return row.key_id.map(|key| vec![key]),
-                    // A call without a key is one of the task above, or of infrastructure code.
-                    Source::Call { .. } => next = row.parent_id,
+                    // A call without a key is one of a run or of the task above, or of infrastructure code.
+                    Source::Call { .. } => match content.run {
+                        Some(run) => return self.app.emitter.starters_of_run(workspace, run).await,
+                        None => next = row.parent_id,
+                    },
                 }
             }
             None
@@ -100,7 +103,7 @@ impl StartsTasks for Tasks {
 impl Tasks {
     /// Starts the task of a call. `waits` says whether the call waits for the answer.
     async fn begin_started(&self, task: StartedTask, waits: bool) -> Result<TaskId, Refusal> {
-        let StartedTask { request, workspace, bot, key, links, parent, chat, labels, instruction, params } = task;
+        let StartedTask { request, workspace, bot, key, links, parent, run, chat, labels, instruction, params } = task;
         let tree = parent.map(below).transpose()?;
         let app = &self.app;
         let (snapshot, now) = (app.policy.load(), app.clock.now());
@@ -117,6 +120,12 @@ impl Tasks {
         content.params = input.params;
         content.links = links.iter().map(TaskLink::of_call).collect();
         (content.chat, content.tree, content.labels) = (chat, tree, labels);
+        content.run = run;
+        if let Some(run) = run {
+            let cause = self.app.emitter.cause_of(workspace, Origin::Run(run)).await;
+            content.cause =
+                cause.map_err(|error| Box::new(CallOutcome::error(Code::Unavailable, error.to_string())))?;
+        }
         if let Some(parent) = parent {
             content.cause = self.cause_of(workspace, parent.task).await.map_err(|error| refused(&error))?;
         }

@@ -35,7 +35,7 @@ pub struct EventMetadata {
     /// The task that has emitted the event, or that the event is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,
-    /// The run whose step has emitted the event, or that the event is about.
+    /// The run of a workflow that has emitted the event, or that the event is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
     /// The call that has emitted the event.

@@ -33,6 +33,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use crate::audit::{self, AuditUnavailable, Auditor};
+use crate::call_types::task_step::Origin;
 use crate::emitter::{Emitter, UnknownCause};
 use crate::events::{EventError, EventLinks, EventType, NewEvent, seal};
 use crate::policy::Policy;
@@ -131,7 +132,7 @@ impl Approvals {
             let row = asking.row(ApprovalId::new(), self.clock.now());
             let sealed = self.vault.seal(params.as_bytes(), place_of(&row))?.to_string();
             let change = change("approval.ask", &row, asking.key, Value::Null, shown(&row));
-            let requested = self.requested(&row).await?;
+            let requested = self.requested(&row, asking.origin).await?;
             let asked = self.store.ask_approval(&row, &sealed, Some(&requested), PENDING_MAX);
             let is_done = |asked: &AskedApproval| matches!(asked, AskedApproval::New(_));
             match self.recorded(change, asked, is_done).await? {
@@ -151,11 +152,14 @@ impl Approvals {
     }
 
     /// Returns the event that reports a new approval.
-    async fn requested(&self, row: &ApprovalRow) -> Result<EventRow, ApprovalError> {
-        let task = row.asked_task.as_deref().and_then(|task| task.parse().ok());
-        let cause = match task {
-            Some(task) => self.emitter.cause_of(row.workspace_id, task).await?,
+    async fn requested(&self, row: &ApprovalRow, origin: Option<Origin>) -> Result<EventRow, ApprovalError> {
+        let cause = match origin {
+            Some(origin) => self.emitter.cause_of(row.workspace_id, origin).await?,
             None => None,
+        };
+        let (run_id, task_id) = match origin.and_then(Origin::run) {
+            Some(run) => (Some(run), None),
+            None => (None, row.asked_task.clone()),
         };
         let event = NewEvent {
             workspace_id: row.workspace_id,
@@ -163,7 +167,7 @@ impl Approvals {
             source_type: "bot",
             source_id: row.bot_id.to_string(),
             bot_id: Some(row.bot_id),
-            links: EventLinks { task_id: row.asked_task.clone(), ..EventLinks::default() },
+            links: EventLinks { task_id, run_id, ..EventLinks::default() },
             cause,
             data: json!({
                 "approval_id": row.id,

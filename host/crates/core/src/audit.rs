@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Instant;
 
+use monstrum_manifest::Effect;
 use monstrum_store::{AuditKind, AuditRow, Charge, Store, StoreError, StoreRow};
 use monstrum_types::{
     CallOutcome, Clock, Code, Digest, PluginName, RequestId, ResourceId, Status, UtcMillis, WorkspaceId,
@@ -181,6 +182,7 @@ impl Auditor {
             started: OnceCell::new(),
             has_asked_to_start: AtomicBool::new(false),
             may_change: AtomicBool::new(true),
+            effect: Mutex::new(Effect::Write),
             unanswered: Arc::default(),
             opened: Instant::now(),
             closed: AtomicBool::new(false),
@@ -239,6 +241,8 @@ pub struct Entry {
     has_asked_to_start: AtomicBool,
     /// Whether the call can change something outside of the host.
     may_change: AtomicBool,
+    /// The effect of the tool, without that of the calls below it.
+    effect: Mutex<Effect>,
     /// Whether something that the call has sent had no answer. The calls below the call write it too.
     unanswered: Arc<AtomicBool>,
     opened: Instant,
@@ -282,6 +286,12 @@ impl Entry {
         self.may_change.store(may_change, Ordering::Release);
     }
 
+    /// Records the effect of the tool of the call, without that of the calls below it. A call counts as one of the gravest
+    /// effect until this function is called.
+    pub fn has_effect(&self, effect: Effect) {
+        *self.effect.lock() = effect;
+    }
+
     /// Records that the call has sent a request or a command and received no answer, so that its effect is unknown.
     pub fn left_unanswered(&self) {
         self.unanswered.store(true, Ordering::Release);
@@ -323,6 +333,10 @@ impl Entry {
             self.enqueue(row, with).await?.await.unwrap_or(Err(AuditUnavailable))
         };
         self.started.get_or_try_init(commit).await?;
+        if let Some(task) = &self.task {
+            let is_child = self.row.lock().parent_request_id.is_some();
+            task.lease.has_started(*self.effect.lock(), is_child);
+        }
         // The lease may have ended while the row was written.
         self.must_have_lease()?;
         Ok(is_first.into_inner())

@@ -394,6 +394,7 @@ impl Calls {
         let operation = &resolved.tool().manifest.operation;
         recording.resolved(&resolved.plugin, Some(&resolved.binding.resource), operation);
         recording.entry.may_change(resolved.plugin.makes_calls() || resolved.tool().manifest.effect != Effect::Read);
+        recording.entry.has_effect(resolved.tool().manifest.effect);
         recording.of_user(call, &session.snapshot, &resolved.binding.resource);
         timer.end(Stage::Resolve);
         let params = checked_params(resolved.tool(), call, effort)?;

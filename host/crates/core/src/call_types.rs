@@ -4,10 +4,12 @@
 pub mod call_labels;
 pub mod call_secrets;
 pub mod incoming;
+pub mod knows_runs;
 pub mod lineage;
 pub mod links;
 pub mod progress;
 pub mod refusal;
+pub mod resumed;
 pub mod round;
 pub mod runs_calls;
 pub mod starts_tasks;

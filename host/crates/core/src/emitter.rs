@@ -9,14 +9,16 @@ mod plugins;
 use std::sync::{Arc, OnceLock, Weak};
 
 use monstrum_store::{EventRow, NewWake, Store, StoreError, wake_of};
-use monstrum_types::{Clock, TaskId, UtcMillis, WorkspaceId};
+use monstrum_types::{Clock, KeyId, RunId, UtcMillis, WorkspaceId};
 use monstrum_vault::Vault;
 use tokio::sync::watch;
 
 pub use plugins::{PluginSubscriber, SubscribeError};
 
 use crate::audit::Auditor;
+use crate::call_types::knows_runs::KnowsRuns;
 use crate::call_types::starts_tasks::StartsTasks;
+use crate::call_types::task_step::Origin;
 use crate::events::rates::{EventRates, EventsLimited};
 use crate::events::{self, EventCause, EventError, NewEvent};
 use crate::policy::Policy;
@@ -35,9 +37,9 @@ pub enum EmitError {
     Store(#[from] StoreError),
 }
 
-/// The event that caused a task cannot be read, so that nothing can be said about the events of the task.
+/// The event that caused a task or a run cannot be read, so that nothing can be said about its events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the host cannot find out which event has caused the task")]
+#[error("the host cannot find out which event has caused the task or the run")]
 pub struct UnknownCause;
 
 /// The events that this host emits.
@@ -51,6 +53,7 @@ pub struct Emitter {
     engine: OnceLock<Signals>,
     /// What knows the causes of tasks. It emits events itself, so the emitter does not keep it alive.
     tasks: OnceLock<Weak<dyn StartsTasks>>,
+    runs: OnceLock<Arc<dyn KnowsRuns>>,
     /// The sender that notifies subscribers of each event that is dispatched on this host.
     dispatches: watch::Sender<()>,
 }
@@ -65,14 +68,19 @@ impl Emitter {
         clock: Arc<dyn Clock>,
     ) -> Emitter {
         let (rates, dispatches) = (EventRates::default(), watch::Sender::new(()));
-        let (engine, tasks) = (OnceLock::new(), OnceLock::new());
-        Emitter { store, vault, policy, auditor, clock, rates, engine, tasks, dispatches }
+        let (engine, tasks, runs) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Emitter { store, vault, policy, auditor, clock, rates, engine, tasks, runs, dispatches }
     }
 
     /// Sets what is told about wakes, and what knows the causes of tasks. A host without tasks has neither.
     pub fn connect(&self, engine: Signals, tasks: Weak<dyn StartsTasks>) {
         self.engine.get_or_init(|| engine);
         self.tasks.get_or_init(|| tasks);
+    }
+
+    /// Sets what knows the runs of workflows. A host that runs no workflows has none.
+    pub fn connect_runs(&self, runs: Arc<dyn KnowsRuns>) {
+        self.runs.get_or_init(|| runs);
     }
 
     /// Returns the current time.
@@ -92,16 +100,27 @@ impl Emitter {
         }
     }
 
-    /// Returns the cause of the events of a task; `None` if no event has started the task.
+    /// Returns the cause of the events of a task or a run; `None` if no event has started it.
     ///
     /// # Errors
     ///
-    /// The record of the task cannot be read.
-    pub async fn cause_of(&self, workspace: WorkspaceId, task: TaskId) -> Result<Option<EventCause>, UnknownCause> {
-        match self.tasks.get().and_then(Weak::upgrade) {
-            Some(tasks) => tasks.cause(workspace, task).await.map_err(|_| UnknownCause),
-            None => Ok(None),
+    /// The record of the task or the run cannot be read.
+    pub async fn cause_of(&self, workspace: WorkspaceId, of: Origin) -> Result<Option<EventCause>, UnknownCause> {
+        match of {
+            Origin::Task(position) => match self.tasks.get().and_then(Weak::upgrade) {
+                Some(tasks) => tasks.cause(workspace, position.task).await.map_err(|_| UnknownCause),
+                None => Ok(None),
+            },
+            Origin::Run(run) => match self.runs.get() {
+                Some(runs) => runs.cause(workspace, run).await.map_err(|_| UnknownCause),
+                None => Err(UnknownCause),
+            },
         }
+    }
+
+    /// Returns the keys that started a run, or made what started it. Returns `None` if they are not known.
+    pub async fn starters_of_run(&self, workspace: WorkspaceId, run: RunId) -> Option<Vec<KeyId>> {
+        self.runs.get()?.starters(workspace, run).await
     }
 
     /// Counts an event that others emit, and makes its row.

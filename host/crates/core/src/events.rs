@@ -4,7 +4,7 @@
 //! An event is inserted in the transaction of the change that it reports: the caller makes a row with [`seal`] and gives
 //! it to the store, which writes the wake of the event with it.
 //!
-//! sources.rs says whose events a subscription takes, template.rs makes instructions of events, and rates.rs has the limits.
+//! sources.rs says whose events a subscription or a trigger takes, template.rs makes instructions of events, and rates.rs has the limits.
 
 mod checks;
 pub mod rates;
@@ -13,7 +13,7 @@ mod template;
 
 pub use checks::{SUBSCRIPTIONS_MAX, subscription_faults};
 pub use sources::{EventSource, UnknownSource};
-pub use template::{EventValues, Nonce, Placeholder, Template, TemplateError, rule};
+pub use template::{EventValues, Nonce, Placeholder, Template, TemplateError, framed_value, rule, rule_of_values};
 
 pub use monstrum_store::wake_of;
 
@@ -35,6 +35,8 @@ words! {
         TaskCancelled = "task.cancelled",
         SessionCreated = "session.created",
         SessionExpired = "session.expired",
+        WorkflowCompleted = "workflow.completed",
+        WorkflowFailed = "workflow.failed",
         ScheduleFired = "schedule.fired",
         ApprovalRequested = "approval.requested",
     }

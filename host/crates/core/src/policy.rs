@@ -22,6 +22,7 @@ pub mod row_seals;
 mod sharing;
 mod subscriptions;
 mod switch;
+mod triggers;
 mod user_credentials;
 pub mod verification;
 mod webhooks;
@@ -32,6 +33,7 @@ pub use grants::Grants;
 pub use remote_tools::ServedTools;
 pub use resource::{NetworkRules, Resource};
 pub use subscriptions::{Subscription, Subscriptions};
+pub use triggers::{Trigger, Triggers};
 pub use user_credentials::UserCredential;
 pub use webhooks::Webhooks;
 
@@ -208,6 +210,7 @@ pub struct Snapshot {
     budgets: Budgets,
     webhooks: Webhooks,
     subscriptions: Subscriptions,
+    triggers: Triggers,
     remote_tools: RemoteTools,
     /// The resources of type `agent` that have a connected agent. The others have no tools.
     present: imbl::HashSet<ResourceId>,

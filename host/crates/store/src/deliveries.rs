@@ -4,14 +4,17 @@
 //! take place one after another, and then checks that the seal of the workspace still has the generation at which the
 //! caller read the targets. So a target that was changed or deleted before gets nothing by an older state.
 
+mod runs;
 mod turn;
 
-use monstrum_types::{BotId, DeliveryId, EventId, TaskId, UtcMillis, WakeKey, WakeKind, WorkspaceId, words};
+use monstrum_types::{BotId, DeliveryId, EventId, RunId, TaskId, UtcMillis, WakeKey, WakeKind, WorkspaceId, words};
+use serde_json::Value;
 
 use crate::db::{args, from_row, retry};
 use crate::wakes::NewWake;
 use crate::{Listed, Page, Store, StoreError};
 
+pub(crate) use runs::{wake_trigger, wake_waiting};
 pub(crate) use turn::wake_oldest;
 pub use turn::{DeliveredTask, DeliveriesMax, DeliveryEnd, Dispatch, Dispatched, EndedDelivery, StartedDelivery};
 
@@ -20,6 +23,8 @@ words! {
     pub enum TargetKind {
         /// A subscription, which starts a task.
         Subscription = "subscription",
+        /// A trigger, which starts a run of its workflow.
+        Trigger = "trigger",
     }
 }
 
@@ -28,7 +33,7 @@ words! {
     pub enum DeliveryStatus {
         /// The delivery has not started anything yet.
         Pending = "pending",
-        /// The delivery has started a task.
+        /// The delivery has started a task or a run.
         Done = "done",
         /// The delivery starts nothing, unless a person retries it.
         Dead = "dead",
@@ -40,7 +45,7 @@ words! {
     pub enum DeliveryReason {
         /// The target or its bot was deleted.
         Deleted = "deleted",
-        /// The target is inactive or has expired, or the event no longer matches it.
+        /// The target is inactive or has expired, its workflow is disabled, or the event no longer matches it.
         Disabled = "disabled",
         /// A budget of the bot or of the workspace is spent.
         Budget = "budget",
@@ -54,6 +59,10 @@ words! {
         Expired = "expired",
         /// The event or the target cannot be read.
         Unreadable = "unreadable",
+        /// The data of the event does not fit the input of the workflow.
+        Input = "input",
+        /// The workflow has as many runs as its limit of concurrency allows, and starts none beyond it.
+        Skipped = "skipped",
     }
 }
 
@@ -75,9 +84,11 @@ pub struct DeliveryRow {
     /// The time of the next turn; `None` if the delivery waits for no time.
     pub next_at: Option<UtcMillis>,
     pub reason: Option<DeliveryReason>,
+    /// The parts of the event's data that do not fit the input of the workflow, as a JSON list of pointers.
+    pub invalid_paths: Option<Value>,
     pub task_id: Option<TaskId>,
     /// The run that the delivery has started.
-    pub run_id: Option<String>,
+    pub run_id: Option<RunId>,
     pub created_at: UtcMillis,
     /// The time since which the delivery is pending: its creation, or the last retry.
     pub pending_since: UtcMillis,
@@ -87,7 +98,7 @@ pub struct DeliveryRow {
 from_row! {
     DeliveryRow {
         id, workspace_id, event_id, target_kind, target_id, bot_id, root_event_id, status, attempts, next_at, reason,
-        task_id, run_id, created_at, pending_since, ended_at,
+        invalid_paths, task_id, run_id, created_at, pending_since, ended_at,
     }
 }
 
@@ -113,7 +124,7 @@ pub enum RetriedDelivery {
 macro_rules! columns {
     () => {
         "id, workspace_id, event_id, target_kind, target_id, bot_id, root_event_id, status, attempts, next_at, reason, \
-         task_id, run_id, created_at, pending_since, ended_at"
+         invalid_paths, task_id, run_id, created_at, pending_since, ended_at"
     };
 }
 
@@ -130,7 +141,7 @@ const PAGE: &str = select!(
      and ($4 is null or bot_id = $4) and ($5 = '' or id < $5) order by id desc limit $6"
 );
 const RETRY: &str = "\
-    update deliveries set status = 'pending', reason = null, next_at = null, ended_at = null, pending_since = $3 \
+    update deliveries set status = 'pending', reason = null, invalid_paths = null, next_at = null, ended_at = null, pending_since = $3 \
     where workspace_id = $1 and id = $2 and status = 'dead'";
 
 /// Returns the wake of a delivery that is due at `due_at`.

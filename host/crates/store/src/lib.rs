@@ -97,8 +97,9 @@ pub use rows::{
     VerifiedPolicy, VerifiedRows,
 };
 pub use runs::{
-    EndedRunStep, InsertedRun, RunFilter, RunProgress, RunRequest, RunRow, RunStarter, RunStatus, RunStepKey,
-    RunStepPhase, RunStepRow, RunStepStatus, RunStepStop,
+    AdvancedRun, ChildOfStep, ChildRefusal, EndedRunStep, InsertedRun, NewChild, NewRun, RunFilter, RunProgress,
+    RunRequest, RunRoom, RunRow, RunStarter, RunStatus, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus,
+    RunStepStop, RunsMax,
 };
 pub use sandboxes::{
     RunningSandboxes, SandboxFilter, SandboxOutputRow, SandboxOutputsMax, SandboxRow, SandboxSettled, SandboxStatus,

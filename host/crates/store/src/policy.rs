@@ -7,7 +7,7 @@ use crate::rows::{SeenGenerations, StoredRows, VerifiedPolicy};
 use crate::{
     BindingRow, BotRow, BudgetRow, CredentialRow, GrantRow, KeyRow, OauthProviderRow, OwnerRow, ResourceRow,
     ResourceToolRow, RoleRow, RowName, Scope, Store, StoreError, SubscriptionRow, UnverifiedScope, WebhookRow,
-    WorkspaceRow,
+    WorkflowRow, WorkflowTriggerRow, WorkspaceRow,
 };
 
 /// A consistent snapshot of all rows that affect decisions about calls.
@@ -41,6 +41,9 @@ pub struct PolicyRows {
     pub webhooks: Vec<WebhookRow>,
     /// All subscriptions.
     pub subscriptions: Vec<SubscriptionRow>,
+    /// All workflows, and their triggers.
+    pub workflows: Vec<WorkflowRow>,
+    pub workflow_triggers: Vec<WorkflowTriggerRow>,
     /// The owner of each resource type and tool name.
     pub owners: Vec<OwnerRow>,
     /// The generation of each verified scope.
@@ -88,6 +91,8 @@ impl Store {
             budgets: trusted.take(),
             webhooks: trusted.take(),
             subscriptions: trusted.take(),
+            workflows: trusted.take(),
+            workflow_triggers: trusted.take(),
             owners: trusted.take(),
             scope_generations: trusted.generations,
             generations_total: trusted.generations_total,

@@ -7,17 +7,22 @@
 //! replaced writes nothing. What people ask of a run is in its sealed record, because undoing has effects, and in a column for
 //! lists. People and turns replace the record only if it is the one that they have read.
 
+mod room;
 mod steps;
 mod turn;
+mod waits;
 
-use monstrum_types::{BotId, EventId, Labels, RunId, UtcMillis, WorkflowId, WorkspaceId, words};
+use monstrum_types::{BotId, EventId, KeyId, Labels, RunId, UtcMillis, WorkflowId, WorkspaceId, words};
 
 use crate::db::{Session, args, from_row, retry};
+use crate::plugins::digest_of;
 use crate::wakes::NewWake;
 use crate::{Listed, Page, Store, StoreError};
 
+pub use room::RunRoom;
 pub use steps::{EndedRunStep, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop};
-pub use turn::RunProgress;
+pub use turn::{AdvancedRun, ChildOfStep, ChildRefusal, NewChild, RunProgress};
+pub(crate) use waits::wake_of_task;
 
 words! {
     /// The status of a run.
@@ -77,7 +82,7 @@ pub struct RunRow {
     pub delivery_id: Option<String>,
     /// The run whose step started this one.
     pub parent_run_id: Option<RunId>,
-    /// Runs of a workflow with the same key share its limit of concurrency.
+    /// Runs of a workflow with the same key share its limit of concurrency: see [`RunRow::concurrency_column`].
     pub concurrency_key: Option<String>,
     pub asked: Option<RunRequest>,
     /// Why the run failed.
@@ -100,6 +105,13 @@ from_row! {
     }
 }
 
+struct Count {
+    status: RunStatus,
+    value: u64,
+}
+
+from_row! { Count { status, value } }
+
 /// A filter for a list of runs.
 #[derive(Clone, Debug, Default)]
 pub struct RunFilter<'a> {
@@ -112,12 +124,33 @@ pub struct RunFilter<'a> {
     pub since: Option<UtcMillis>,
 }
 
+/// The maximum numbers of runs that have not ended, with a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunsMax {
+    pub of_workspace: i64,
+    /// The maximum number of runs of the workspace that wait for room.
+    pub queued: i64,
+    /// The maximum number of runs of the workflow with the same concurrency key, if it starts no run beyond its limit;
+    /// `None` if such a run is queued.
+    pub of_key: Option<i64>,
+}
+
+/// A run to insert, with the wake of its first turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewRun {
+    pub row: RunRow,
+    pub wake: NewWake,
+    pub max: RunsMax,
+}
+
 /// The result of inserting a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsertedRun {
     Inserted,
-    /// The workspace has too many runs that have not ended.
+    /// The workspace has too many runs that have not ended, or that wait for room.
     Full,
+    /// The workflow has as many runs as its limit of concurrency allows, and starts none beyond it.
+    Skipped,
     /// The workflow was disabled or deleted.
     Disabled,
 }
@@ -145,8 +178,12 @@ const PAGE: &str = select_runs!(
      order by id desc limit $8"
 );
 // The update locks the row of the workspace, so that two insertions do not exceed a limit together.
-const LOCK_WORKSPACE: &str = "update workspaces set name = name where id = $1";
+pub(crate) const LOCK_WORKSPACE: &str = "update workspaces set name = name where id = $1";
 const UNENDED: &str = "select count(*) as value from runs where workspace_id = $1 and ended_at is null";
+const QUEUED: &str =
+    "select count(*) as value from runs where workspace_id = $1 and status = 'queued' and ended_at is null";
+const OF_KEY: &str = "\
+    select count(*) as value from runs where workflow_id = $1 and concurrency_key = $2 and ended_at is null";
 const INSERT: &str = concat!(
     "insert into runs (",
     run_columns!(),
@@ -164,16 +201,79 @@ const RESUME: &str = "\
     and sealed = $4 and asked = 'pause'";
 const RETRY: &str = "\
     update runs set status = 'queued', attempt = attempt + 1, asked = null, code = null, started_at = null, \
-    deadline_at = null, ended_at = null, sealed = $3 where workspace_id = $1 and id = $2 and sealed = $4 \
+    deadline_at = null, ended_at = null, awaits = null, sealed = $3 where workspace_id = $1 and id = $2 and sealed = $4 \
     and status in ('failed', 'cancelled') \
     and not exists (select 1 from run_steps where run_id = $2 and status = 'uncertain')";
 const FORGET: &str = "delete from runs where ended_at < $1";
+const WAKE_OF_KEY: &str = "\
+    insert into wakes (key, workspace_id, due_at, version) \
+    select 'run/' || id, workspace_id, cast($3 as bigint), 1 from runs \
+    where workspace_id = $1 and started_by_kind = 'key' and started_by_id = $2 and ended_at is null order by 1 \
+    on conflict (key) do update set \
+    due_at = case when excluded.due_at < wakes.due_at then excluded.due_at else wakes.due_at end, \
+    version = wakes.version + 1 where wakes.workspace_id = excluded.workspace_id returning key as value";
+const COUNT_UNENDED: &str = "select status, count(*) as value from runs where ended_at is null group by status";
 const UNENDED_OF_WORKFLOW: &str = "select count(*) as value from runs where workflow_id = $1 and ended_at is null";
 
 /// Returns whether a workflow has runs that have not ended.
 pub(crate) async fn has_unended(session: &mut Session, workflow: WorkflowId) -> Result<bool, StoreError> {
     let unended: Option<i64> = session.one(UNENDED_OF_WORKFLOW, args![workflow]).await?;
     Ok(unended.is_none_or(|unended| unended > 0))
+}
+
+/// Writes a run with its wake in a transaction. Without [`InsertedRun::Inserted`], nothing of the run was written.
+pub(crate) async fn write_run(
+    session: &mut Session,
+    row: &RunRow,
+    wake: &NewWake,
+    max: RunsMax,
+) -> Result<InsertedRun, StoreError> {
+    session.run(LOCK_WORKSPACE, args![row.workspace_id]).await?;
+    // A count that is missing must not let anything start.
+    let unended: Option<i64> = session.one(UNENDED, args![row.workspace_id]).await?;
+    let queued: Option<i64> = session.one(QUEUED, args![row.workspace_id]).await?;
+    if unended.is_none_or(|unended| unended >= max.of_workspace) || queued.is_none_or(|queued| queued >= max.queued) {
+        return Ok(InsertedRun::Full);
+    }
+    if let Some(key_max) = max.of_key {
+        let of_key: Option<i64> = session.one(OF_KEY, args![row.workflow_id, &row.concurrency_key]).await?;
+        if of_key.is_none_or(|of_key| of_key >= key_max) {
+            return Ok(InsertedRun::Skipped);
+        }
+    }
+    let values = args![
+        row.id,
+        row.workspace_id,
+        row.workflow_id,
+        row.version,
+        row.status.as_str(),
+        row.attempt,
+        row.started_by_kind.as_str(),
+        &row.started_by_id,
+        row.event_id,
+        &row.delivery_id,
+        row.parent_run_id,
+        &row.concurrency_key,
+        &row.labels,
+        row.created_at,
+        &row.sealed,
+    ];
+    if session.run(INSERT, values).await? == 0 {
+        return Ok(InsertedRun::Disabled);
+    }
+    if !wake.write(session).await? {
+        return Err(StoreError::UnknownReference);
+    }
+    Ok(InsertedRun::Inserted)
+}
+
+impl RunRow {
+    /// Returns the column for the key of a workflow's limit of concurrency; without a key, all runs of the workflow share
+    /// the limit. A key is made of the input, so the column has only its digest, which shows nothing and is short.
+    #[must_use]
+    pub fn concurrency_column(key: Option<&str>) -> String {
+        key.map_or_else(|| "all".to_owned(), |key| digest_of(key.as_bytes()).to_string())
+    }
 }
 
 impl RunStatus {
@@ -186,39 +286,14 @@ impl RunStatus {
 
 impl Store {
     /// Inserts a run with its wake. The name and the bot are those of the workflow.
-    pub async fn insert_run(&self, row: &RunRow, wake: &NewWake, unended_max: i64) -> Result<InsertedRun, StoreError> {
+    pub async fn insert_run(&self, row: &RunRow, wake: &NewWake, max: RunsMax) -> Result<InsertedRun, StoreError> {
         retry!(async {
             let mut session = self.db.write().await?;
-            session.run(LOCK_WORKSPACE, args![row.workspace_id]).await?;
-            let unended: Option<i64> = session.one(UNENDED, args![row.workspace_id]).await?;
-            if unended.unwrap_or(i64::MAX) >= unended_max {
-                return Ok(InsertedRun::Full);
+            let inserted = write_run(&mut session, row, wake, max).await?;
+            if inserted == InsertedRun::Inserted {
+                session.commit().await?;
             }
-            let values = args![
-                row.id,
-                row.workspace_id,
-                row.workflow_id,
-                row.version,
-                row.status.as_str(),
-                row.attempt,
-                row.started_by_kind.as_str(),
-                &row.started_by_id,
-                row.event_id,
-                &row.delivery_id,
-                row.parent_run_id,
-                &row.concurrency_key,
-                &row.labels,
-                row.created_at,
-                &row.sealed,
-            ];
-            if session.run(INSERT, values).await? == 0 {
-                return Ok(InsertedRun::Disabled);
-            }
-            if !wake.write(&mut session).await? {
-                return Err(StoreError::UnknownReference);
-            }
-            session.commit().await?;
-            Ok(InsertedRun::Inserted)
+            Ok(inserted)
         })
     }
 
@@ -280,6 +355,29 @@ impl Store {
             session.commit().await?;
             Ok(true)
         })
+    }
+
+    /// Requests turns of the runs that a key has started, because the key was deleted or rotated. Returns their wakes.
+    pub async fn wake_runs_of_key(
+        &self,
+        workspace_id: WorkspaceId,
+        key: KeyId,
+        due_at: UtcMillis,
+    ) -> Result<Vec<NewWake>, StoreError> {
+        retry!(async {
+            let mut session = self.db.write().await?;
+            let keys: Vec<String> = session.all(WAKE_OF_KEY, args![workspace_id, &key.to_string(), due_at]).await?;
+            session.commit().await?;
+            // A key that cannot be read belongs to no run.
+            let keys = keys.into_iter().filter_map(|key| key.parse().ok());
+            Ok(keys.map(|key| NewWake { key, workspace_id, due_at, claim: None }).collect())
+        })
+    }
+
+    /// Returns the numbers of runs that have not ended, of all workspaces, by their status. A status without runs is left out.
+    pub async fn count_unended_runs(&self) -> Result<Vec<(RunStatus, u64)>, StoreError> {
+        let counts: Vec<Count> = self.db.all(COUNT_UNENDED, args![]).await?;
+        Ok(counts.into_iter().map(|count| (count.status, count.value)).collect())
     }
 
     /// Deletes the runs that ended before a time, with their steps. Returns the number of runs.

@@ -149,7 +149,7 @@ pub struct TaskFilter {
 }
 
 /// The maximum numbers of tasks: of those that have not ended, and of a tree.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TasksMax {
     pub of_workspace: i64,
     /// For a task that another task starts: the first task of their tree, and the maximum number of tasks in the tree,

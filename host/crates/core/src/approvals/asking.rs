@@ -5,6 +5,8 @@ use monstrum_store::{ApprovalKind, ApprovalRow, ApprovalStatus};
 use monstrum_types::{ApprovalId, BotId, Digest, KeyId, Labels, ResourceId, UtcMillis, WorkspaceId};
 use serde_json::{Value, json};
 
+use crate::call_types::task_step::Origin;
+
 /// The properties of a call that asks for an approval.
 #[derive(Clone, Copy)]
 pub struct Asking<'a> {
@@ -26,7 +28,9 @@ pub struct Asking<'a> {
     pub asked: &'a Asked,
     /// The labels that the call carries; `None` for a call of which the host does not know them.
     pub labels: Option<&'a Labels>,
-    /// The task whose call this is.
+    /// The task or the run whose call this is.
+    pub origin: Option<Origin>,
+    /// The id of that task or run.
     pub task: Option<&'a str>,
     /// The key that made the call.
     pub key: Option<KeyId>,

@@ -7,13 +7,13 @@
 use monstrum_guardian::Approver;
 use monstrum_store::{ApprovalKind, ApprovalRow, ApprovalStatus, AskedApproval, EventRow, NewApproval, StoreError};
 use monstrum_types::{
-    ApprovalId, BotId, Code, Digest, KeyId, Labels, ResourceId, RunId, UtcMillis, WorkflowId, WorkspaceId, canonical,
+    ApprovalId, BotId, Digest, KeyId, Labels, ResourceId, RunId, UtcMillis, WorkflowId, WorkspaceId, canonical,
 };
 use monstrum_vault::{Vault, VaultError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{ApprovalError, Approvals, PENDING_MAX, change, content_digest, place_of, shown};
+use super::{ApprovalError, Approvals, PENDING_MAX, Undone, change, content_digest, place_of, shown};
 use crate::events::{EventCause, EventLinks, EventType, NewEvent, seal};
 
 /// The maximum size of the text of a question in bytes. A person reads it with each request.
@@ -290,20 +290,33 @@ impl Approvals {
     }
 
     /// Records a turn of a run that asks for the approvals `new` and makes those in `void` void, and makes both by running
-    /// `work`. Without approvals, only `work` runs. If the records cannot be written, `work` does not run.
+    /// `work`. `is_done` says whether `work` has written them. Without approvals, only `work` runs. If the records cannot be
+    /// written, `work` does not run.
     pub async fn in_turn<T>(
         &self,
         new: &[NewApproval],
         void: &[ApprovalRow],
         work: impl Future<Output = Result<T, StoreError>>,
+        is_done: impl Fn(&T) -> bool,
     ) -> Result<T, ApprovalError> {
         if new.is_empty() && void.is_empty() {
             return Ok(work.await?);
         }
         let asked = new.iter().map(|new| change("approval.ask", &new.row, None, Value::Null, shown(&new.row)));
         let changes = asked.chain(void.iter().map(voided)).collect();
-        let (done, closed) = self.auditor.record_all(changes, work, |_: &StoreError| Code::Unavailable).await?;
-        let done = done?;
+        let work = async {
+            match work.await {
+                Ok(result) if is_done(&result) => Ok(result),
+                Ok(result) => Err(Undone::Moved(result)),
+                Err(error) => Err(Undone::Failed(error)),
+            }
+        };
+        let (done, closed) = self.auditor.record_all(changes, work, Undone::code).await?;
+        let done = match done {
+            Ok(result) => result,
+            Err(Undone::Moved(result)) => return Ok(result),
+            Err(Undone::Failed(error)) => return Err(error.into()),
+        };
         for new in new {
             self.notify(new.row.id);
             self.emitter.signal(&new.requested);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::call_types::call_secrets::tests::HeldSearches;
-use crate::call_types::task_step::{TaskLease, TaskPosition};
+use crate::call_types::task_step::{Origin, TaskLease, TaskPosition};
 
 /// Returns an entry and the queue from which a writer would read its rows.
 fn entry() -> (Entry, mpsc::Receiver<Pending>) {
@@ -53,26 +53,29 @@ async fn requests_are_held_back_until_the_row_is_written() {
     assert!(!entry.is_held_back());
 }
 
-/// The lease of a task, which the test ends.
-struct TestLease(AtomicBool);
+/// The lease of a task, which the test ends, and the calls that have started.
+struct TestLease(AtomicBool, Mutex<Vec<(Effect, bool)>>);
 
 impl TaskLease for TestLease {
     fn is_in_force(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 
-    fn position(&self) -> TaskPosition {
-        TaskPosition::first(TaskId::new())
+    fn origin(&self) -> Origin {
+        Origin::Task(TaskPosition::first(TaskId::new()))
     }
 
-    fn give_place(&self) {}
+    fn has_started(&self, effect: Effect, is_child: bool) {
+        self.1.lock().push((effect, is_child));
+    }
 }
 
 #[tokio::test]
 async fn a_call_of_a_task_sends_nothing_after_its_lease_has_ended() {
-    let lease = Arc::new(TestLease(AtomicBool::new(true)));
+    let lease = Arc::new(TestLease(AtomicBool::new(true), Mutex::default()));
     let (mut entry, mut rows) = entry();
     entry.task = Some(TaskOfCall { step: None, lease: Arc::clone(&lease) as _ });
+    entry.has_effect(Effect::Idempotent);
     let committed = async {
         let (_, committed) = row_of(rows.recv().await);
         // The lease ends while the row is written.
@@ -83,6 +86,8 @@ async fn a_call_of_a_task_sends_nothing_after_its_lease_has_ended() {
     assert_eq!((started, entry.has_started()), (Err(AuditUnavailable), true));
     assert_eq!(entry.started().await, Err(AuditUnavailable));
     assert!(rows.try_recv().is_err(), "no other row is written");
+    // The row is on disk, so the task must know of it.
+    assert_eq!(*lease.1.lock(), [(Effect::Idempotent, false)]);
 }
 
 #[tokio::test]

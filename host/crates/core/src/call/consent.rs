@@ -91,6 +91,7 @@ impl Asks<'_> {
             links: &json!(delegations),
             asked: pending.asked(),
             labels: Some(self.call.labels().carried()).filter(|_| self.call.task().is_some()),
+            origin: self.call.origin(),
             task: self.call.task().and_then(|_| self.call.task_id()),
             key: self.call.key().map(|key| key.id),
         };

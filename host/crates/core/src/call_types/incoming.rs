@@ -16,7 +16,7 @@ use crate::call_types::lineage::Lineage;
 use crate::call_types::links::{self, Link};
 use crate::call_types::progress::ProgressListener;
 use crate::call_types::round::{LLM_COMPLETE, RoundExchange};
-use crate::call_types::task_step::TaskOfCall;
+use crate::call_types::task_step::{Origin, TaskOfCall};
 use crate::language::Language;
 
 /// A call about which the host has not decided yet. There is a constructor for each kind of call. The `with_` functions
@@ -374,6 +374,11 @@ impl IncomingCall {
     /// Returns the task that the runner carries out with this call, or with an ancestor of it.
     pub fn task(&self) -> Option<&TaskOfCall> {
         self.task.as_ref()
+    }
+
+    /// Returns the task or the run for which the call is made.
+    pub fn origin(&self) -> Option<Origin> {
+        self.task.as_ref().map(|task| task.lease.origin())
     }
 
     /// Returns the labels that the call carries, and those of the results that calls below it have read.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use monstrum_api::tools::Chat;
-use monstrum_types::{AppUser, BotId, KeyId, Labels, RequestId, TaskId, WorkspaceId};
+use monstrum_types::{AppUser, BotId, KeyId, Labels, RequestId, RunId, TaskId, WorkspaceId};
 use serde_json::Value;
 
 use crate::call_types::incoming::CallerKey;
@@ -27,6 +27,8 @@ pub struct StartedTask {
     pub links: Vec<Link>,
     /// The task to which the call belongs.
     pub parent: Option<TaskPosition>,
+    /// The run to which the call belongs.
+    pub run: Option<RunId>,
     /// The conversation for which the call is made.
     pub chat: Option<Chat>,
     /// The labels of what the caller has read.

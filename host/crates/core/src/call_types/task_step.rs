@@ -1,11 +1,12 @@
-//! The connection of a call to the task whose step it is.
+//! The connection of a call to the task or the run whose step it is.
 
 use std::sync::Arc;
 
+use monstrum_manifest::Effect;
 use monstrum_store::StoreRow;
-use monstrum_types::{AwaitedApproval, CallOutcome, Code, TaskId};
+use monstrum_types::{AwaitedApproval, CallOutcome, Code, RunId, TaskId};
 
-/// The step of a task that a call carries out.
+/// The step of a task or of a run that a call carries out.
 pub trait TaskStep: Send + Sync {
     /// Records what the call waits for; `None` when it does not wait any more.
     fn waits(&self, approval: Option<&AwaitedApproval>);
@@ -33,17 +34,49 @@ pub fn is_cut(code: Code) -> bool {
     )
 }
 
-/// The right of this host to carry out a task. Another host takes the task over when the right has ended.
+/// The right of this host to carry out a task, or a step of a run. Another host takes it over when the right has ended.
 pub trait TaskLease: Send + Sync {
-    /// Returns whether the right is in force. A call of the task that has lost it sends nothing.
+    /// Returns whether the right is in force. A call that has lost it sends nothing.
     fn is_in_force(&self) -> bool;
 
-    /// Returns the position of the task among the tasks that start each other.
-    fn position(&self) -> TaskPosition;
+    /// Returns what the calls are made for.
+    fn origin(&self) -> Origin;
 
     /// Gives up the place of the task among the running tasks, because a call of it waits for another task. The task takes
     /// a place again before its next step.
-    fn give_place(&self);
+    fn give_place(&self) {}
+
+    /// Records that a call has started whose tool has this effect. `is_child` says whether another call has made the call.
+    fn has_started(&self, _effect: Effect, _is_child: bool) {}
+}
+
+/// What a call is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A task of a bot.
+    Task(TaskPosition),
+    /// A run of a workflow.
+    Run(RunId),
+}
+
+impl Origin {
+    /// Returns the position of the task; `None` for a run.
+    #[must_use]
+    pub fn task(self) -> Option<TaskPosition> {
+        match self {
+            Origin::Task(position) => Some(position),
+            Origin::Run(_) => None,
+        }
+    }
+
+    /// Returns the run; `None` for a task.
+    #[must_use]
+    pub fn run(self) -> Option<RunId> {
+        match self {
+            Origin::Task(_) => None,
+            Origin::Run(run) => Some(run),
+        }
+    }
 }
 
 /// The position of a task in the tree of tasks that start each other.
@@ -64,7 +97,7 @@ impl TaskPosition {
     }
 }
 
-/// The task to which a call belongs.
+/// The task or the run to which a call belongs.
 #[derive(Clone)]
 pub struct TaskOfCall {
     /// The step that the call carries out. Calls below it carry out no step.

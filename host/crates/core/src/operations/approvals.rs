@@ -107,19 +107,23 @@ pub async fn undecided(app: &App, caller: &Reviewer, id: ApprovalId) -> Result<A
     Ok(row)
 }
 
-/// Refuses the keys that decided what a task does that no key has started, such as a task of a schedule.
+/// Refuses the keys that decided what a task or a run does whose calls have no key, such as a task of a schedule.
 async fn check_starters(app: &App, caller: &Reviewer, row: &ApprovalRow) -> Result<(), OperationError> {
     let Some(task) = row.asked_task.as_deref().filter(|_| row.asked_key.is_none() && !row.allow_starter) else {
         return Ok(());
     };
-    let starters = match (task.parse(), app.calls.executor.tasks()) {
+    let mut starters = match (task.parse(), app.calls.executor.tasks()) {
         (Ok(task), Some(tasks)) => tasks.starters(row.workspace_id, task).await,
         _ => None,
     };
+    if let (None, Ok(run)) = (&starters, task.parse()) {
+        starters = app.emitter.starters_of_run(row.workspace_id, run).await;
+    }
     match starters {
         Some(keys) if !keys.contains(&caller.key) => Ok(()),
         Some(_) => {
-            let message = "the key that made or changed the schedule or the subscription cannot decide about its calls";
+            let message = "the key that started the run, or that made or changed what starts the task or the run, cannot \
+                           decide about its calls";
             Err(OperationError::forbidden(message))
         }
         None => Err(OperationError::forbidden("it is not known which keys may not decide about this call")),

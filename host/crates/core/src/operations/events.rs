@@ -193,16 +193,21 @@ pub fn holds_its_key(app: &App, caller: &Caller) -> bool {
 
 /// Returns an event as the API shows it, or `None` if another program has edited it.
 fn shown(app: &App, event: &SequencedEvent) -> Option<Event> {
+    let read = events::open(&app.vault, &event.row).and_then(|data| of_data(event, data));
+    read.inspect_err(|error| {
+        tracing::error!(error = %with_causes(error), event.id = %event.row.id, "an event cannot be opened");
+    })
+    .ok()
+}
+
+/// Returns an event with its data.
+///
+/// # Errors
+///
+/// The row is not in the expected form.
+pub fn of_data(event: &SequencedEvent, data: Value) -> Result<Event, EventError> {
     let SequencedEvent { sequence, row } = event;
-    let read = events::open(&app.vault, row).and_then(|data| Ok((data, metadata(row)?)));
-    let (data, metadata) = match read {
-        Ok(read) => read,
-        Err(error) => {
-            tracing::error!(error = %with_causes(&error), event.id = %row.id, "an event cannot be opened");
-            return None;
-        }
-    };
-    Some(Event {
+    Ok(Event {
         id: row.id,
         sequence: *sequence,
         event_type: row.event_type.clone(),
@@ -210,7 +215,7 @@ fn shown(app: &App, event: &SequencedEvent) -> Option<Event> {
         source_id: row.source_id.clone(),
         bot_id: row.bot_id,
         data,
-        metadata,
+        metadata: metadata(row)?,
         created_at: row.created_at,
     })
 }

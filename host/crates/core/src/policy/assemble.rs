@@ -68,6 +68,8 @@ pub(super) fn snapshot(
         budgets: rows.budgets.into_iter().map(|row| (row.id, Some(row))).collect(),
         webhooks: rows.webhooks.into_iter().map(|row| (row.id, Some(row))).collect(),
         subscriptions: rows.subscriptions.into_iter().map(|row| (row.id, Some(row))).collect(),
+        workflows: rows.workflows.into_iter().map(|row| (row.id, Some(row))).collect(),
+        workflow_triggers: rows.workflow_triggers.into_iter().map(|row| (row.id, Some(row))).collect(),
         ..PolicyChanges::default()
     };
     Assembly { next, before, refresher }.with(changes)
@@ -133,6 +135,8 @@ impl Assembly<'_> {
             budgets,
             webhooks,
             subscriptions,
+            workflows,
+            workflow_triggers,
             ..
         } = changes;
         self.change_keys(keys);
@@ -140,6 +144,7 @@ impl Assembly<'_> {
         self.next.budgets.change(budgets);
         self.next.webhooks.change(webhooks);
         self.next.subscriptions.change(subscriptions);
+        self.next.triggers.change(workflows, workflow_triggers);
         let mut affected: BTreeSet<BotId> = bots.keys().copied().collect();
         for (id, row) in roles {
             self.change_role(id, row);

@@ -1,8 +1,9 @@
 //! The transactions of the turns of events and deliveries.
 
 use monstrum_types::{BotId, EventId, TaskId, UtcMillis, WorkspaceId};
+use serde_json::Value;
 
-use super::{DeliveryReason, DeliveryRow, DeliveryStatus, columns, select, wake_of};
+use super::{DeliveryReason, DeliveryRow, DeliveryStatus, TargetKind, columns, select, wake_of, wake_waiting};
 use crate::db::{Session, args, retry};
 use crate::rows::Scope;
 use crate::tasks::{InsertedTask, NewSession, TaskRow, TasksMax};
@@ -34,8 +35,8 @@ pub struct Dispatch<'a> {
 /// The result of a dispatch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dispatched {
-    /// The turn has ended. The wakes are those of the pending deliveries.
-    Done { after: AfterTurn, wakes: Vec<NewWake> },
+    /// The turn has ended. The wakes are those of the pending deliveries, and of the runs that wait for such an event.
+    Done { after: AfterTurn, wakes: Vec<NewWake>, waiting: Vec<NewWake> },
     /// The workspace has changed since the caller verified its rows, so nothing was written.
     Behind,
 }
@@ -48,15 +49,21 @@ pub struct DeliveredTask {
     pub wake: NewWake,
 }
 
-/// The result of the turn of a delivery that starts a task.
+/// The result of the turn of a delivery that starts a task or a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StartedDelivery {
-    /// The task was started. `next` is the wake of the oldest pending delivery to the bot.
+    /// The task or the run was started. `next` is the wake of the oldest pending delivery of this kind: of a task to the
+    /// bot, of a run in the workspace.
     Started { after: AfterTurn, next: Option<NewWake> },
-    /// The bot has too many tasks that deliveries started, so nothing was written.
+    /// The bot has too many tasks that deliveries started, or the workspace has too many runs, so nothing was written. The
+    /// end of a task or a run makes room.
     NoRoom,
     /// The workspace has too many tasks that have not ended, so nothing was written.
     Full,
+    /// The workflow has as many runs as its limit of concurrency allows, and starts none beyond it, so nothing was written.
+    Skipped,
+    /// The workflow is disabled or was deleted, so nothing was written.
+    Disabled,
     /// The workspace has changed since the caller verified its rows, so nothing was written.
     Behind,
     /// The delivery is no longer pending, so nothing was written.
@@ -64,10 +71,12 @@ pub enum StartedDelivery {
 }
 
 /// The end of a turn of a delivery that starts nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeliveryEnd {
     /// The delivery is dead.
     Dead(DeliveryReason),
+    /// The delivery is dead, because these parts of the event's data do not fit the input of the workflow.
+    Misfit { invalid_paths: Vec<String> },
     /// The delivery stays pending, and has its next turn at `wake_at` or earlier. `next_at` is the time that is shown.
     Pending { next_at: Option<UtcMillis>, wake_at: UtcMillis },
 }
@@ -75,7 +84,7 @@ pub enum DeliveryEnd {
 /// The result of ending a turn that starts nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndedDelivery {
-    /// The turn has ended. `next` is the wake of the oldest other pending delivery to the bot.
+    /// The turn has ended. `next` is the wake of the oldest other pending delivery of this kind.
     Ended { after: AfterTurn, next: Option<NewWake> },
     /// The workspace has changed since the caller verified its rows, so nothing was written.
     Behind,
@@ -84,7 +93,7 @@ pub enum EndedDelivery {
 const NEXT: &str = "\
     insert into event_counters (workspace_id, sequence) select id, 1 from workspaces where id = $1 \
     on conflict (workspace_id) do update set sequence = event_counters.sequence + 1 returning sequence as value";
-const LOCK: &str = "update event_counters set sequence = sequence where workspace_id = $1";
+pub(super) const LOCK: &str = "update event_counters set sequence = sequence where workspace_id = $1";
 const GENERATION: &str = "select generation as value from policy_seals where scope = $1";
 const IS_NEW: &str = "\
     select count(*) as value from events where workspace_id = $1 and id = $2 and sequence is null";
@@ -100,7 +109,7 @@ const OF_TARGET_AND_ROOT: &str = "\
 const INSERT: &str = concat!(
     "insert into deliveries (",
     columns!(),
-    ") values ($1, $2, $3, $4, $5, $6, $7, $8, 0, null, $9, null, null, $10, $10, $11) \
+    ") values ($1, $2, $3, $4, $5, $6, $7, $8, 0, null, $9, null, null, null, $10, $10, $11) \
      on conflict (event_id, target_kind, target_id) do nothing"
 );
 const RUNNING_OF_BOT: &str = "\
@@ -110,17 +119,23 @@ const DONE: &str = "\
     update deliveries set status = 'done', task_id = $3, attempts = attempts + 1, next_at = null, ended_at = $4 \
     where workspace_id = $1 and id = $2 and status = 'pending'";
 const DEAD: &str = "\
-    update deliveries set status = 'dead', reason = $3, next_at = null, ended_at = $4 \
+    update deliveries set status = 'dead', reason = $3, next_at = null, ended_at = $4, invalid_paths = $5 \
     where workspace_id = $1 and id = $2 and status = 'pending'";
 const POSTPONE: &str = "\
     update deliveries set attempts = attempts + 1, next_at = $3 \
     where workspace_id = $1 and id = $2 and status = 'pending'";
-const OLDEST_PENDING: &str = select!("where bot_id = $1 and status = 'pending' and id <> $2 order by id limit 1");
+const OLDEST_TO_BOT: &str = select!(
+    "where bot_id = $1 and target_kind = 'subscription' and status = 'pending' and id <> $2 order by id limit 1"
+);
+const OLDEST_TO_TRIGGER: &str = select!(
+    "where workspace_id = $1 and target_kind = 'trigger' and status = 'pending' and id <> $2 order by id limit 1"
+);
 const WAKE_OLDEST: &str = "\
     insert into wakes (key, workspace_id, due_at, version) \
     select 'delivery/' || pending.id, pending.workspace_id, cast($2 as bigint), 1 from deliveries as pending \
     where pending.id = (select waiting.id from deliveries as ended \
-    join deliveries as waiting on waiting.bot_id = ended.bot_id and waiting.status = 'pending' \
+    join deliveries as waiting on waiting.bot_id = ended.bot_id and waiting.target_kind = 'subscription' \
+    and waiting.status = 'pending' \
     where ended.task_id = $1 order by waiting.id limit 1) \
     on conflict (key) do update set \
     due_at = case when excluded.due_at < wakes.due_at then excluded.due_at else wakes.due_at end, \
@@ -136,6 +151,25 @@ pub(crate) async fn wake_oldest(
     session.one(WAKE_OLDEST, args![task, now]).await
 }
 
+impl DeliveryEnd {
+    /// Returns why the delivery is dead, if it is.
+    #[must_use]
+    pub fn reason(&self) -> Option<DeliveryReason> {
+        match self {
+            DeliveryEnd::Dead(reason) => Some(*reason),
+            DeliveryEnd::Misfit { .. } => Some(DeliveryReason::Input),
+            DeliveryEnd::Pending { .. } => None,
+        }
+    }
+
+    fn invalid_paths(&self) -> Option<Value> {
+        match self {
+            DeliveryEnd::Misfit { invalid_paths } => Some(Value::from(invalid_paths.clone())),
+            DeliveryEnd::Dead(_) | DeliveryEnd::Pending { .. } => None,
+        }
+    }
+}
+
 impl Session {
     async fn number(&mut self, sql: &'static str, args: &[crate::db::Arg<'_>]) -> Result<i64, StoreError> {
         // A count that is missing must not let anything start.
@@ -143,7 +177,7 @@ impl Session {
     }
 
     /// Returns whether the seal of a workspace has another generation than `generation`.
-    async fn is_behind(&mut self, workspace: WorkspaceId, generation: i64) -> Result<bool, StoreError> {
+    pub(super) async fn is_behind(&mut self, workspace: WorkspaceId, generation: i64) -> Result<bool, StoreError> {
         let scope = Scope::from(workspace).to_string();
         let current: Option<i64> = self.one(GENERATION, args![&scope]).await?;
         Ok(current != Some(generation))
@@ -181,9 +215,17 @@ impl Session {
         Ok(self.run(INSERT, values).await? > 0)
     }
 
-    /// Requests a turn of the oldest pending delivery to the bot, except for `delivery` itself.
-    async fn wake_next(&mut self, delivery: &DeliveryRow, now: UtcMillis) -> Result<Option<NewWake>, StoreError> {
-        let next: Option<DeliveryRow> = self.one(OLDEST_PENDING, args![delivery.bot_id, delivery.id]).await?;
+    /// Requests a turn of the oldest pending delivery that waits for the same room as `delivery`, except for `delivery`
+    /// itself.
+    pub(super) async fn wake_next(
+        &mut self,
+        delivery: &DeliveryRow,
+        now: UtcMillis,
+    ) -> Result<Option<NewWake>, StoreError> {
+        let next: Option<DeliveryRow> = match delivery.target_kind {
+            TargetKind::Subscription => self.one(OLDEST_TO_BOT, args![delivery.bot_id, delivery.id]).await?,
+            TargetKind::Trigger => self.one(OLDEST_TO_TRIGGER, args![delivery.workspace_id, delivery.id]).await?,
+        };
         let Some(next) = next else { return Ok(None) };
         let wake = wake_of(next.workspace_id, next.id, now);
         wake.write(self).await?;
@@ -192,8 +234,8 @@ impl Session {
 }
 
 impl Store {
-    /// Gives an event its position among the events of its workspace, and inserts its deliveries with their wakes. An event
-    /// that was dispatched before gets neither. Fails with [`StoreError::LostClaim`] and writes nothing if the claim was
+    /// Gives an event its position among the events of its workspace, inserts its deliveries with their wakes, and requests
+    /// turns of the runs that wait for an event of its type. An event that was dispatched before gets none of this. Fails with [`StoreError::LostClaim`] and writes nothing if the claim was
     /// replaced.
     pub async fn dispatch_event(&self, claim: &WakeClaim, dispatch: &Dispatch<'_>) -> Result<Dispatched, StoreError> {
         let Dispatch { event, generation, deliveries, max } = *dispatch;
@@ -206,7 +248,7 @@ impl Store {
             let after = end_turn(&mut session, claim, None).await?;
             let Some(sequence) = sequence else {
                 session.commit().await?;
-                return Ok(Dispatched::Done { after, wakes: Vec::new() });
+                return Ok(Dispatched::Done { after, wakes: Vec::new(), waiting: Vec::new() });
             };
             if session.is_behind(workspace, generation).await? {
                 return Ok(Dispatched::Behind);
@@ -232,8 +274,9 @@ impl Store {
                     wakes.push(wake);
                 }
             }
+            let waiting = wake_waiting(&mut session, event).await?;
             session.commit().await?;
-            Ok(Dispatched::Done { after, wakes })
+            Ok(Dispatched::Done { after, wakes, waiting })
         })
     }
 
@@ -279,7 +322,7 @@ impl Store {
         &self,
         claim: &WakeClaim,
         delivery: &DeliveryRow,
-        end: DeliveryEnd,
+        end: &DeliveryEnd,
         generation: i64,
         now: UtcMillis,
     ) -> Result<EndedDelivery, StoreError> {
@@ -288,20 +331,21 @@ impl Store {
             let mut session = self.db.write().await?;
             session.run(LOCK, args![workspace]).await?;
             let wake_at = match end {
-                DeliveryEnd::Dead(_) => None,
-                DeliveryEnd::Pending { wake_at, .. } => Some(wake_at),
+                DeliveryEnd::Dead(_) | DeliveryEnd::Misfit { .. } => None,
+                DeliveryEnd::Pending { wake_at, .. } => Some(*wake_at),
             };
             let after = end_turn(&mut session, claim, wake_at).await?;
             if session.is_behind(workspace, generation).await? {
                 return Ok(EndedDelivery::Behind);
             }
             let next = match end {
-                DeliveryEnd::Dead(reason) => {
-                    session.run(DEAD, args![workspace, id, reason.as_str(), now]).await?;
+                DeliveryEnd::Dead(_) | DeliveryEnd::Misfit { .. } => {
+                    let (reason, paths) = (end.reason().map(DeliveryReason::as_str), end.invalid_paths());
+                    session.run(DEAD, args![workspace, id, reason, now, &paths]).await?;
                     session.wake_next(delivery, now).await?
                 }
                 DeliveryEnd::Pending { next_at, .. } => {
-                    session.run(POSTPONE, args![workspace, id, next_at]).await?;
+                    session.run(POSTPONE, args![workspace, id, *next_at]).await?;
                     None
                 }
             };

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use monstrum_types::{
     ApprovalId, BindingId, BotId, BudgetId, CredentialId, KeyId, ResourceId, ResourceToolId, RoleId, SubscriptionId,
-    WebhookId,
+    WebhookId, WorkflowId, WorkflowTriggerId,
 };
 
 use super::total::Total;
@@ -20,7 +20,7 @@ use crate::db::{FromRow, Row, Session, args, from_row};
 use crate::policy::generation;
 use crate::{
     BindingRow, BotRow, BudgetRow, CredentialRow, GrantRow, KeyRow, ResourceRow, ResourceToolRow, RoleRow, Store,
-    StoreError, SubscriptionRow, WebhookRow,
+    StoreError, SubscriptionRow, WebhookRow, WorkflowRow, WorkflowTriggerRow,
 };
 
 /// The maximum number of changed rows that a host reads one by one. If more rows have changed, reading all rows is
@@ -103,6 +103,8 @@ pub struct PolicyChanges {
     pub budgets: Changed<BudgetId, BudgetRow>,
     pub webhooks: Changed<WebhookId, WebhookRow>,
     pub subscriptions: Changed<SubscriptionId, SubscriptionRow>,
+    pub workflows: Changed<WorkflowId, WorkflowRow>,
+    pub workflow_triggers: Changed<WorkflowTriggerId, WorkflowTriggerRow>,
     /// The new generation of each changed scope.
     pub scope_generations: HashMap<Scope, i64>,
     /// The sum of generations, as in [`PolicyRows::generations_total`](crate::PolicyRows::generations_total).
@@ -328,12 +330,10 @@ impl PolicyChanges {
             Table::Budgets => add(&mut self.budgets, changed),
             Table::Webhooks => add(&mut self.webhooks, changed),
             Table::Subscriptions => add(&mut self.subscriptions, changed),
+            Table::Workflows => add(&mut self.workflows, changed),
+            Table::WorkflowTriggers => add(&mut self.workflow_triggers, changed),
             // The policy does not contain these rows, but the seals count them.
-            Table::FirstDiscoveries
-            | Table::Schedules
-            | Table::Workflows
-            | Table::WorkflowVersions
-            | Table::WorkflowTriggers => Some(()),
+            Table::FirstDiscoveries | Table::Schedules | Table::WorkflowVersions => Some(()),
             _ => None,
         }
     }

@@ -6,7 +6,7 @@ use super::sessions::{read_by, used_by};
 use super::{TaskRow, TaskStatus, TaskStepRow, select_tasks, task_columns};
 use crate::db::{Arg, Session, args, retry, values};
 use crate::wakes::{AfterTurn, NewWake, WakeClaim, confirm_claim, end_turn};
-use crate::{EventRow, Store, StoreError, deliveries, schedules, wake_of};
+use crate::{EventRow, Store, StoreError, deliveries, runs, schedules, wake_of};
 
 /// What a round adds to its task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -205,12 +205,13 @@ impl Store {
         })
     }
 
-    /// Ends a task, and its turn with it. Requests turns of its event, of the schedule that started it, and of a delivery
-    /// that waits for its end.
+    /// Ends a task, and its turn with it. Requests turns of its event, of the schedule or the run that started it, and of a
+    /// delivery that waits for its end.
     pub async fn end_task(&self, claim: &WakeClaim, end: &TaskEnd, event: &EventRow) -> Result<EndedTask, StoreError> {
         retry!(async {
             let mut session = self.db.write().await?;
             let TaskEnd { task_id, status, code, ended_at, sealed } = end;
+            let run = runs::wake_of_task(&mut session, *task_id, *ended_at).await?;
             let schedule = schedules::request_turn_of(&mut session, *task_id, *ended_at).await?;
             let after = end_turn(&mut session, claim, None).await?;
             used_by(&mut session, *task_id, *ended_at).await?;
@@ -227,7 +228,7 @@ impl Store {
             }
             session.commit().await?;
             // A key that cannot be read belongs to no object.
-            let keys = schedule.into_iter().chain(delivery).filter_map(|key| key.parse().ok());
+            let keys = run.into_iter().chain(schedule).chain(delivery).filter_map(|key| key.parse().ok());
             let workspace_id = claim.workspace_id;
             wakes.extend(keys.map(|key| NewWake { key, workspace_id, due_at: *ended_at, claim: None }));
             Ok(EndedTask { after, wakes })

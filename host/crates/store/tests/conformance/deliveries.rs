@@ -37,7 +37,7 @@ pub(crate) fn event(workspace_id: WorkspaceId, bot_id: Option<BotId>) -> EventRo
     }
 }
 
-fn delivery(event: &EventRow, bot: &BotRow, target: &str) -> DeliveryRow {
+pub(crate) fn delivery(event: &EventRow, bot: &BotRow, target: &str) -> DeliveryRow {
     DeliveryRow {
         id: DeliveryId::new(),
         workspace_id: event.workspace_id,
@@ -50,6 +50,7 @@ fn delivery(event: &EventRow, bot: &BotRow, target: &str) -> DeliveryRow {
         attempts: 0,
         next_at: None,
         reason: None,
+        invalid_paths: None,
         task_id: None,
         run_id: None,
         created_at: NOW,
@@ -58,27 +59,27 @@ fn delivery(event: &EventRow, bot: &BotRow, target: &str) -> DeliveryRow {
     }
 }
 
-async fn bot(store: &Store, name: &str) -> BotRow {
+pub(crate) async fn bot(store: &Store, name: &str) -> BotRow {
     let row = rows::bot(default_workspace(store).await, name);
     store.insert_bot(&row).await.unwrap();
     row
 }
 
-async fn generation(store: &Store, workspace: WorkspaceId) -> i64 {
+pub(crate) async fn generation(store: &Store, workspace: WorkspaceId) -> i64 {
     store.snapshot().await.unwrap().scope_generations[&Scope::Workspace(workspace)]
 }
 
-async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
+pub(crate) async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
     let wakes = [(key.clone(), LATER, WakeClaimId::new())];
     store.claim_wakes("node", &wakes, SystemClock.now()).await.unwrap().remove(0)
 }
 
-fn key_of(delivery: &DeliveryRow) -> WakeKey {
+pub(crate) fn key_of(delivery: &DeliveryRow) -> WakeKey {
     WakeKey::new(WakeKind::Delivery, delivery.id).unwrap()
 }
 
 /// Inserts and dispatches an event. Returns the wakes of its deliveries.
-async fn dispatched(store: &Store, event: &EventRow, deliveries: &[DeliveryRow]) -> Vec<WakeKey> {
+pub(crate) async fn dispatched(store: &Store, event: &EventRow, deliveries: &[DeliveryRow]) -> Vec<WakeKey> {
     assert!(store.insert_event(event).await.unwrap());
     let turn = claim(store, &wake_of(event).key).await;
     let generation = generation(store, event.workspace_id).await;
@@ -91,7 +92,7 @@ async fn sequence(store: &Store, event: &EventRow) -> Option<i64> {
     store.sequenced_event(event.workspace_id, event.id).await.unwrap().unwrap().sequence
 }
 
-async fn read(store: &Store, delivery: &DeliveryRow) -> DeliveryRow {
+pub(crate) async fn read(store: &Store, delivery: &DeliveryRow) -> DeliveryRow {
     store.delivery(delivery.workspace_id, delivery.id).await.unwrap().unwrap()
 }
 
@@ -178,7 +179,7 @@ pub(crate) async fn a_dispatch_by_an_older_policy_writes_nothing(store: &Store) 
     let started = store.start_delivery(&turn, &deliveries[0], &task, before, (4, TASKS)).await.unwrap();
     assert_eq!(started, StartedDelivery::Behind);
     let dead = DeliveryEnd::Dead(DeliveryReason::Deleted);
-    let ended = store.end_delivery(&turn, &deliveries[0], dead, before, NOW).await.unwrap();
+    let ended = store.end_delivery(&turn, &deliveries[0], &dead, before, NOW).await.unwrap();
     assert_eq!(ended, EndedDelivery::Behind);
     assert_eq!(read(store, &deliveries[0]).await, deliveries[0]);
     assert_eq!(store.task(bot.workspace_id, task.row.id).await.unwrap(), None);
@@ -242,7 +243,7 @@ pub(crate) async fn the_end_of_a_task_wakes_the_oldest_delivery(store: &Store) {
         let turn = claim(store, &key_of(row)).await;
         let rest = DeliveryEnd::Pending { next_at: None, wake_at: LATER };
         let generation = generation(store, bot.workspace_id).await;
-        let ended = store.end_delivery(&turn, row, rest, generation, NOW).await.unwrap();
+        let ended = store.end_delivery(&turn, row, &rest, generation, NOW).await.unwrap();
         assert!(matches!(ended, EndedDelivery::Ended { next: None, .. }), "{ended:?}");
         assert_eq!((read(store, row).await.attempts, read(store, row).await.status), (1, DeliveryStatus::Pending));
     }
@@ -276,7 +277,7 @@ pub(crate) async fn dead_deliveries_are_retried(store: &Store) {
     assert_eq!(retry(&rows[0]).await, RetriedDelivery::NotDead);
     let turn = claim(store, &key_of(&rows[0])).await;
     let (generation, dead) = (generation(store, workspace).await, DeliveryEnd::Dead(DeliveryReason::Model));
-    let ended = store.end_delivery(&turn, &rows[0], dead, generation, NOW).await.unwrap();
+    let ended = store.end_delivery(&turn, &rows[0], &dead, generation, NOW).await.unwrap();
     // A dead delivery takes no room, so the next one can try.
     assert!(
         matches!(&ended, EndedDelivery::Ended { next: Some(next), .. } if next.key == key_of(&rows[1])),

@@ -31,6 +31,7 @@ mod schedules;
 mod sealed;
 mod spans;
 mod sqlite;
+mod starts;
 mod step_approvals;
 mod subscriptions;
 mod support;
@@ -297,9 +298,20 @@ cases! {
     runs {
         runs_are_inserted_listed_and_deleted_with_their_workflow,
         a_run_starts_once_and_only_of_an_enabled_workflow,
+        a_workflow_that_skips_starts_no_run_beyond_its_limit,
         a_turn_of_a_run_writes_all_or_nothing,
         the_end_of_a_step_is_written_by_the_turn_that_has_the_claim,
         people_pause_cancel_resolve_and_retry_runs,
+        a_run_starts_when_there_is_room,
+        a_run_starts_its_child_in_the_same_transaction,
+    }
+    starts {
+        a_delivery_starts_one_run,
+        a_delivery_without_room_waits_for_the_end_of_a_run,
+        a_delivery_that_cannot_start_a_run_is_dead,
+        an_event_wakes_the_runs_that_wait_for_it,
+        events_are_searched_by_type_position_and_time,
+        the_end_of_a_task_wakes_the_run_of_its_step,
     }
     outputs {
         outputs_are_listed_from_the_newest,

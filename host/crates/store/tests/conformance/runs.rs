@@ -1,16 +1,16 @@
 //! Tests of runs: they are started once, and their turns write everything or nothing.
 
 use monstrum_store::{
-    AfterTurn, EndedRunStep, InsertedRun, NewWake, Page, RunFilter, RunProgress, RunRequest, RunRow, RunStarter,
-    RunStatus, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop, SealedColumn, Store, StoreError, StoreRow,
-    WakeClaim, WorkflowRow,
+    AdvancedRun, AfterTurn, ChildOfStep, ChildRefusal, EndedRunStep, InsertedRun, NewChild, NewWake, Page, RunFilter,
+    RunProgress, RunRequest, RunRoom, RunRow, RunStarter, RunStatus, RunStepPhase, RunStepRow, RunStepStatus,
+    RunStepStop, RunsMax, SealedColumn, Store, StoreError, StoreRow, WakeClaim, WorkflowRow,
 };
 use monstrum_types::{Clock as _, Labels, RequestId, RunId, SystemClock, UtcMillis, WakeClaimId, WakeKey, WakeKind};
 
 use crate::rows::{NOW, default_workspace, other_workspace};
 use crate::workflows;
 
-const MAX: i64 = 9;
+pub(crate) const MAX: RunsMax = RunsMax { of_workspace: 9, queued: 9, of_key: None };
 /// The end of time for these tests: no wake is due later.
 pub(crate) const LATER: UtcMillis = UtcMillis(4_102_444_800_000);
 
@@ -108,7 +108,7 @@ fn end(step: &RunStepRow, claim: &WakeClaim, status: RunStepStatus) -> EndedRunS
 pub(crate) fn progress<'a>(run: &'a RunRow, status: RunStatus) -> RunProgress<'a> {
     RunProgress {
         read: run,
-        now: NOW.plus_ms(9),
+        start: None,
         status,
         code: None,
         labels: &run.labels,
@@ -120,11 +120,22 @@ pub(crate) fn progress<'a>(run: &'a RunRow, status: RunStatus) -> RunProgress<'a
         stopped: Vec::new(),
         resealed: Vec::new(),
         steps: Vec::new(),
+        children: Vec::new(),
         wakes: Vec::new(),
         events: Vec::new(),
         approvals: Vec::new(),
+        asked_again: Vec::new(),
         void: Vec::new(),
         next: None,
+        now: NOW,
+    }
+}
+
+/// Writes the progress of a run that wakes no other.
+async fn advanced(store: &Store, turn: &WakeClaim, progress: &RunProgress<'_>) -> AfterTurn {
+    match store.advance_run(turn, progress).await.unwrap() {
+        AdvancedRun::Done { after, woken } if woken.is_empty() => after,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -137,12 +148,12 @@ async fn steps(store: &Store, run: &RunRow) -> Vec<RunStepRow> {
 }
 
 /// Starts a run with one step, whose call runs. Returns the claim of the step.
-async fn running(store: &Store, run: &RunRow, step: &RunStepRow) -> WakeClaim {
+pub(crate) async fn running(store: &Store, run: &RunRow, step: &RunStepRow) -> WakeClaim {
     assert_eq!(inserted(store, run).await, InsertedRun::Inserted);
     let turn = claim(store, &wake(run).key).await;
     let begun =
         RunProgress { steps: vec![step.clone()], wakes: vec![wake_of_step(step)], ..progress(run, RunStatus::Running) };
-    assert_eq!(store.advance_run(&turn, &begun).await.unwrap(), AfterTurn::Asleep);
+    assert_eq!(advanced(store, &turn, &begun).await, AfterTurn::Asleep);
     claim(store, &wake_of_step(step).key).await
 }
 
@@ -152,7 +163,9 @@ pub(crate) async fn runs_are_inserted_listed_and_deleted_with_their_workflow(sto
     assert_eq!(inserted(store, &first).await, InsertedRun::Inserted);
     assert_eq!(inserted(store, &second).await, InsertedRun::Inserted);
     let third = run(&one);
-    assert_eq!(store.insert_run(&third, &wake(&third), 2).await.unwrap(), InsertedRun::Full);
+    for full in [RunsMax { of_workspace: 2, ..MAX }, RunsMax { queued: 2, ..MAX }] {
+        assert_eq!(store.insert_run(&third, &wake(&third), full).await.unwrap(), InsertedRun::Full);
+    }
     assert_eq!(read(store, &first).await, first);
     let list =
         async |filter: RunFilter<'_>| store.runs(one.workspace_id, &filter, &Page::first(9)).await.unwrap().items;
@@ -180,6 +193,24 @@ pub(crate) async fn runs_are_inserted_listed_and_deleted_with_their_workflow(sto
     let turn = claim(store, &wake(&second).key).await;
     store.advance_run(&turn, &progress(&second, RunStatus::Completed)).await.unwrap();
     assert_eq!(store.forget_runs(NOW.plus_ms(10)).await.unwrap(), 1);
+}
+
+pub(crate) async fn a_workflow_that_skips_starts_no_run_beyond_its_limit(store: &Store) {
+    let (row, other) = (workflow(store, "one").await, workflow(store, "other").await);
+    let keyed = |key: &str| RunRow { concurrency_key: Some(key.to_owned()), ..run(&row) };
+    let max = RunsMax { of_key: Some(1), ..MAX };
+    let insert = async |run: &RunRow| store.insert_run(run, &wake(run), max).await.unwrap();
+    let first = keyed("a");
+    assert_eq!(insert(&first).await, InsertedRun::Inserted);
+    let second = keyed("a");
+    assert_eq!(insert(&second).await, InsertedRun::Skipped);
+    assert_eq!(store.run(second.workspace_id, second.id).await.unwrap(), None);
+    assert_eq!(insert(&keyed("b")).await, InsertedRun::Inserted, "another key");
+    let of_other = RunRow { concurrency_key: Some("a".to_owned()), ..run(&other) };
+    assert_eq!(insert(&of_other).await, InsertedRun::Inserted, "another workflow");
+    let turn = claim(store, &wake(&first).key).await;
+    store.advance_run(&turn, &progress(&first, RunStatus::Completed)).await.unwrap();
+    assert_eq!(insert(&second).await, InsertedRun::Inserted);
 }
 
 pub(crate) async fn a_run_starts_once_and_only_of_an_enabled_workflow(store: &Store) {
@@ -215,7 +246,7 @@ pub(crate) async fn a_turn_of_a_run_writes_all_or_nothing(store: &Store) {
 
     let stops =
         RunProgress { stopped: vec![(first.key(), RunStepStop::Timeout)], ..progress(&row, RunStatus::Running) };
-    assert_eq!(store.advance_run(&turn, &stops).await.unwrap(), AfterTurn::Asleep);
+    assert_eq!(advanced(store, &turn, &stops).await, AfterTurn::Asleep);
     assert_eq!(steps(store, &row).await[0].stopping, Some(RunStepStop::Timeout));
     store.request_turns(&[wake(&row)]).await.unwrap();
     let turn = claim(store, &wake(&row).key).await;
@@ -238,7 +269,7 @@ pub(crate) async fn a_turn_of_a_run_writes_all_or_nothing(store: &Store) {
     let refused = store.advance_run(&lost, &progress(&row, RunStatus::Completed)).await;
     assert!(matches!(refused, Err(StoreError::LostClaim)), "{refused:?}");
     assert!(matches!(store.begin_run_turn(&lost, row.id).await, Err(StoreError::LostClaim)));
-    let done = store.advance_run(&turn, &progress(&row, RunStatus::Completed)).await.unwrap();
+    let done = advanced(store, &turn, &progress(&row, RunStatus::Completed)).await;
     assert_eq!(done, AfterTurn::Asleep);
     store.request_turns(&[wake(&row)]).await.unwrap();
     let turn = claim(store, &wake(&row).key).await;
@@ -305,4 +336,80 @@ pub(crate) async fn people_pause_cancel_resolve_and_retry_runs(store: &Store) {
     let again = read(store, &row).await;
     assert_eq!((again.status, again.attempt, again.sealed.as_str()), (RunStatus::Queued, 2, "again"));
     assert_eq!((again.ended_at, again.asked, again.code), (None, None, None));
+}
+
+/// Lets a queued run take its turn with room for so many runs.
+async fn start(store: &Store, run: &RunRow, room: RunRoom) -> AdvancedRun {
+    let turn = claim(store, &wake(run).key).await;
+    let starts = RunProgress { start: Some(room), ..progress(run, RunStatus::Running) };
+    store.advance_run(&turn, &starts).await.unwrap()
+}
+
+fn woken(advanced: &AdvancedRun) -> Vec<String> {
+    match advanced {
+        AdvancedRun::Done { woken, .. } | AdvancedRun::NoRoom { woken, .. } => {
+            woken.iter().map(|wake| wake.key.id().to_owned()).collect()
+        }
+        AdvancedRun::Refused { .. } => panic!("{advanced:?}"),
+    }
+}
+
+pub(crate) async fn a_run_starts_when_there_is_room(store: &Store) {
+    let (one, two) = (workflow(store, "one").await, workflow(store, "two").await);
+    let keyed = |workflow: &WorkflowRow| RunRow { concurrency_key: Some("all".to_owned()), ..run(workflow) };
+    let runs = [keyed(&one), keyed(&one), keyed(&two), run(&two)];
+    for row in &runs {
+        assert_eq!(inserted(store, row).await, InsertedRun::Inserted);
+    }
+    let [first, second, third, fourth] = &runs;
+    let room = RunRoom { running: 2, started: 9, of_key: Some(1), look_again_at: LATER };
+    assert_eq!(woken(&start(store, first, room).await), [] as [&str; 0], "no run has asked for room yet");
+    // The second run lacks the room of its workflow, and the fourth that of the workspace.
+    assert!(matches!(start(store, second, room).await, AdvancedRun::NoRoom { after: AfterTurn::Due(LATER), .. }));
+    assert_eq!(read(store, second).await, *second, "the run is still queued");
+    assert!(matches!(start(store, third, room).await, AdvancedRun::Done { .. }));
+    assert!(matches!(start(store, fourth, room).await, AdvancedRun::NoRoom { .. }));
+    // A run that waits gives up its room of the workspace, and keeps that of its workflow.
+    store.request_turns(&[wake(third)]).await.unwrap();
+    let turn = claim(store, &wake(third).key).await;
+    let third = read(store, third).await;
+    let waits = store.advance_run(&turn, &progress(&third, RunStatus::Waiting)).await.unwrap();
+    assert_eq!(woken(&waits), [fourth.id.to_string()]);
+    let started = RunRoom { running: 9, started: 2, of_key: None, look_again_at: LATER };
+    assert!(matches!(start(store, fourth, started).await, AdvancedRun::NoRoom { .. }), "two runs have started");
+    // The end of a run gives up both.
+    store.request_turns(&[wake(first)]).await.unwrap();
+    let turn = claim(store, &wake(first).key).await;
+    let first = read(store, first).await;
+    let ended = store.advance_run(&turn, &progress(&first, RunStatus::Completed)).await.unwrap();
+    assert_eq!(woken(&ended), [fourth.id.to_string(), second.id.to_string()]);
+    // A woken run that is cancelled passes its room on.
+    let turn = claim(store, &wake(second).key).await;
+    let cancelled = store.advance_run(&turn, &progress(second, RunStatus::Cancelled)).await.unwrap();
+    assert_eq!(woken(&cancelled), [fourth.id.to_string()]);
+    assert!(matches!(start(store, fourth, room).await, AdvancedRun::Done { .. }));
+}
+
+pub(crate) async fn a_run_starts_its_child_in_the_same_transaction(store: &Store) {
+    let parent = run(&workflow(store, "parent").await);
+    let called = workflow(store, "called").await;
+    let child = RunRow { parent_run_id: Some(parent.id), ..run(&called) };
+    let first = RunStepRow { kind: "workflow".to_owned(), child_run_id: Some(child.id), ..step(&parent, "first") };
+    assert_eq!(inserted(store, &parent).await, InsertedRun::Inserted);
+    let turn = claim(store, &wake(&parent).key).await;
+    let with = |max: RunsMax| {
+        let child = NewChild::Run(Box::new(child.clone()), wake(&child), max);
+        RunProgress {
+            steps: vec![first.clone()],
+            children: vec![ChildOfStep { step: first.key(), child }],
+            ..progress(&parent, RunStatus::Waiting)
+        }
+    };
+    let full = store.advance_run(&turn, &with(RunsMax { queued: 0, ..MAX })).await.unwrap();
+    assert_eq!(full, AdvancedRun::Refused { step: first.key(), why: ChildRefusal::Full });
+    assert!(steps(store, &parent).await.is_empty(), "nothing was written");
+    assert_eq!(advanced(store, &turn, &with(MAX)).await, AfterTurn::Asleep);
+    assert_eq!(read(store, &child).await.parent_run_id, Some(parent.id));
+    assert_eq!(steps(store, &parent).await, [first]);
+    claim(store, &wake(&child).key).await;
 }

@@ -51,7 +51,7 @@ fn state(run: &RunRow, content: &RunContent) -> Result<RunState, HistoryError> {
         started_at: content.started_at.unwrap_or(run.created_at).0,
         started_by: json!({ "kind": run.started_by_kind.as_str(), "id": run.started_by_id }),
         trigger: content.trigger.clone(),
-        schedule: None,
+        schedule: content.schedule.clone(),
         paused,
         cancel,
         ending: content.ending.clone().map(ending),

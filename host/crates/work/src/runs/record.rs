@@ -1,9 +1,10 @@
 //! What a run and its steps contain: sealed records, which open only in the rows for which they were sealed.
 
 use monstrum_api::tasks::Narrow;
-use monstrum_flow::{InstructionPart, RunEnd, StepError, StepStatus, Work};
+use monstrum_core::events::EventCause;
+use monstrum_flow::{ApprovalTarget, Awaited, InstructionPart, RunEnd, StepError, StepKey, StepStatus, Work};
 use monstrum_store::{RunRow, RunStepRow};
-use monstrum_types::{KeyId, Labels, UtcMillis};
+use monstrum_types::{ApprovalId, EventId, KeyId, Labels, RunId, TaskId, UtcMillis};
 use monstrum_vault::{AssociatedData, Vault, VaultError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,6 +16,15 @@ pub struct RunContent {
     /// The event and the rendered instruction, for expressions; absent for a run that no trigger started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<Value>,
+    /// The schedule that started the run, for expressions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<Value>,
+    /// The event that caused the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<EventCause>,
+    /// The number of runs whose steps have led to this one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub depth: u32,
     /// What the run may do less than its bot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub narrow: Option<Narrow>,
@@ -33,7 +43,16 @@ pub struct RunContent {
     pub ending: Option<EndingContent>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_ended: bool,
-    /// The labels with which the run began.
+    /// The steps of which nobody knows whether they had their effect, and those that could not be undone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uncertain: Vec<StepKey>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub undo_failed: Vec<StepKey>,
+    /// The number of attempts in the journal. With fewer, another program has deleted some, and the run does not go on: it
+    /// would do their steps again.
+    #[serde(default, skip_serializing_if = "is_zero_long")]
+    pub attempts: u64,
+    /// The labels with which the run began, and those of what it has read until its last turn.
     #[serde(default, skip_serializing_if = "Labels::is_none")]
     pub labels: Labels,
     /// When this attempt of the run started.
@@ -95,9 +114,106 @@ pub struct StepContent {
     pub asked: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeat: bool,
+    /// Whether the attempt has the request id of the one before it, which may have had its effect.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repeats: bool,
+    /// Whether such an attempt has begun its call. The audit cannot tell, because it has rows of the attempt before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_begun: bool,
+    /// Since when the call waits for an approval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_since: Option<UtcMillis>,
+    /// The labels of what the run had read when the attempt began.
+    #[serde(default, skip_serializing_if = "Labels::is_none")]
+    pub labels_before: Labels,
     /// The labels of what the attempt has read.
     #[serde(default, skip_serializing_if = "Labels::is_none")]
     pub labels: Labels,
+    /// What the attempt waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<WaitContent>,
+    /// The task, the run, the question and the event that the attempt has made. The columns of these names are only for
+    /// lists and searches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<TaskId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child_run_id: Option<RunId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval_id: Option<ApprovalId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_id: Option<EventId>,
+}
+
+/// What an attempt waits for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitContent {
+    /// A time.
+    Time,
+    /// An event.
+    Event {
+        event_type: String,
+        /// Fields of its data with their values.
+        matches: Vec<(String, Value)>,
+        /// Events since this time count.
+        since: UtcMillis,
+        /// The sequence of the last event that was compared.
+        #[serde(default)]
+        seen: i64,
+    },
+    /// The decision of a person.
+    Approval {
+        text: String,
+        /// The calls that are approved.
+        targets: Vec<TargetContent>,
+        /// The roles that may decide.
+        by: Vec<String>,
+        /// Whether the person who started the run may decide.
+        allow_starter: bool,
+    },
+}
+
+/// A call that a person approves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TargetContent {
+    pub step: String,
+    pub tool: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
+    pub params: Value,
+}
+
+impl From<Awaited> for WaitContent {
+    fn from(wait: Awaited) -> WaitContent {
+        match wait {
+            Awaited::Time => WaitContent::Time,
+            Awaited::Event { event_type, matches, since } => {
+                WaitContent::Event { event_type, matches, since: UtcMillis(since), seen: 0 }
+            }
+            Awaited::Approval { text, targets, by, allow_starter } => {
+                let targets = targets.into_iter().map(TargetContent::from).collect();
+                WaitContent::Approval { text, targets, by, allow_starter }
+            }
+        }
+    }
+}
+
+impl From<ApprovalTarget> for TargetContent {
+    fn from(target: ApprovalTarget) -> TargetContent {
+        let ApprovalTarget { step, tool, resource, params } = target;
+        TargetContent { step, tool, resource, params }
+    }
+}
+
+// serde passes a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero_long(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What an attempt does outside of the plan.

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use monstrum_manifest::json_depth;
 use monstrum_store::StoreRow;
-use monstrum_types::{BotId, Failure, FailureCode, JsonText, PluginSubscription, RequestId, TaskId, WorkspaceId};
+use monstrum_types::{BotId, Failure, FailureCode, JsonText, PluginSubscription, RequestId, WorkspaceId};
 use serde::Deserialize as _;
 
 use crate::audit::Entry;
 use crate::call::permitted::Execution;
 use crate::call_types::call_secrets::CallSecrets;
 use crate::call_types::incoming::IncomingCall;
+use crate::call_types::task_step::Origin;
 use crate::emitter::{EmitError, Emitter, PluginSubscriber, SubscribeError};
 use crate::events::rates::OF_CALL;
 use crate::events::{CustomName, DATA_BYTES_MAX, EventError, EventLinks, EventName, NewEvent};
@@ -30,7 +31,8 @@ pub(crate) struct PluginEvents {
     secrets: Arc<CallSecrets>,
     workspace: WorkspaceId,
     request: RequestId,
-    task: Option<TaskId>,
+    /// The task or the run for which the call is made.
+    origin: Option<Origin>,
     /// The bot that makes the call; `None` for a call without a bot.
     bot: Option<BotId>,
     /// What subscriptions of the plugin need, or why it may not subscribe.
@@ -49,7 +51,7 @@ impl PluginEvents {
             secrets: Arc::clone(secrets),
             workspace: call.workspace(),
             request: call.request_id(),
-            task: call.task().map(|task| task.lease.position().task),
+            origin: call.origin(),
             bot: call.bot(),
             subscriber: subscriber(execution, call),
             emitted,
@@ -72,15 +74,16 @@ impl PluginEvents {
         }
         let data = JsonText::parse(data).map_err(|_| invalid("the data is not JSON"))?;
         let data = self.secrets.redacted_json(data).await.map_err(|withheld| limit(withheld.message()))?;
-        let cause = match self.task {
-            Some(task) => {
-                let cause = self.emitter.cause_of(self.workspace, task).await;
+        let cause = match self.origin {
+            Some(origin) => {
+                let cause = self.emitter.cause_of(self.workspace, origin).await;
                 cause.map_err(|error| unavailable(error.to_string()))?
             }
             None => None,
         };
         let links = EventLinks {
-            task_id: self.task.map(|task| task.to_string()),
+            task_id: self.origin.and_then(Origin::task).map(|position| position.task.to_string()),
+            run_id: self.origin.and_then(Origin::run),
             request_id: Some(self.request),
             ..EventLinks::default()
         };

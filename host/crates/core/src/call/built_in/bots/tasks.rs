@@ -18,6 +18,7 @@ use crate::call::permitted::Execution;
 use crate::call_types::links::Link;
 use crate::call_types::refusal::{Refusal, invalid_params};
 use crate::call_types::starts_tasks::{AskedTask, StartedTask, Starter, StartsTasks, TaskAnswer, TaskReport};
+use crate::call_types::task_step::Origin;
 use crate::plugins::built_in::{BOT_FUNCTIONS, EXECUTE_TASK, QUERY, TASK_STATUS};
 
 #[derive(Deserialize)]
@@ -148,7 +149,8 @@ fn started(
         bot,
         key: call.key().copied(),
         links: links.to_vec(),
-        parent: call.task().map(|task| task.lease.position()),
+        parent: call.origin().and_then(Origin::task),
+        run: call.origin().and_then(Origin::run),
         chat: chat.map_err(|error| unavailable(&format!("the conversation of the call cannot be read: {error}")))?,
         labels,
         instruction,
