@@ -141,6 +141,8 @@ const END: &str = "\
     and exists (select 1 from wakes where key = $7 and claim_id = $8)";
 pub(super) const STOP: &str =
     "update run_steps set stopping = $3 where position = $1 and run_id = $2 and ended_at is null";
+pub(super) const ASK_AGAIN: &str =
+    "update run_steps set approval_id = $3 where position = $1 and run_id = $2 and ended_at is null";
 pub(super) const RESEAL: &str = "update run_steps set sealed = $4 where position = $1 and run_id = $2 and sealed = $3";
 const RESOLVE: &str = "\
     update run_steps set status = $3, code = $4, sealed = $5 \

@@ -7,6 +7,7 @@
 //! waits without a turn, and is judged again after the decision.
 
 mod call;
+mod consent;
 mod decisions;
 mod effects;
 
@@ -35,6 +36,7 @@ use super::keys::{parse_step_key, run_key, wake};
 use super::record::{RecordError, RunContent, StepContent, WorkContent, open_run, open_step, seal_step};
 use super::revocation::{has_its_key, is_revoked};
 use call::{LeaseOfStep, StepOfCall, ended};
+use consent::Consent;
 use decisions::{Awaited, Gate, Known, StepEnd, Stop, before, gate, look_at};
 
 /// The number of failed turns in a row after which an attempt ends. Turns fail if the database or the audit fails, so the
@@ -152,6 +154,11 @@ impl StepTurn<'_> {
         }
         if self.turn.claim().failures >= FAILED_TURNS_MAX {
             return self.end(StepEnd::not_run(&known)).await;
+        }
+        match self.consent().await? {
+            Consent::Given => {}
+            Consent::Waits(approval) => return self.park(&approval, false).await,
+            Consent::Refused(end) => return self.end(end).await,
         }
         if !self.begin(now).await? {
             return Ok(TurnOutcome::Rest(now));
