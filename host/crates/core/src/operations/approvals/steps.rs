@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use monstrum_egress::Redactor;
 use monstrum_guardian::Approver;
-use monstrum_store::{ApprovalKind, ApprovalRow, ApprovalStatus, NewApproval, StoreError};
+use monstrum_store::{ApprovalKind, ApprovalRow, ApprovalStatus, NewApproval};
 use monstrum_types::{
     ApprovalId, BotId, CallOutcome, Code, Effort, JsonText, KeyId, Labels, Overrun, RequestId, RunId, Status,
     UtcMillis, WorkflowId, WorkspaceId,
@@ -229,6 +229,7 @@ async fn asked_again(
     let asking = AskingStep {
         position: position(run, step, 0),
         workflow: run.workflow,
+        // Approvers that cannot be read accept root keys only.
         approvers: Vec::deserialize(&before.approvers).unwrap_or_default(),
         allow_starter: before.allow_starter,
         starters,
@@ -409,10 +410,4 @@ async fn question(text: String, resolved: Vec<ResolvedStep>) -> Result<(Vec<Step
         targets.push(target);
     }
     Ok((targets, StepQuestion { text, params }))
-}
-
-impl From<StoreError> for AskStepError {
-    fn from(error: StoreError) -> Self {
-        AskStepError::Approval(error.into())
-    }
 }
