@@ -237,7 +237,11 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let tasks = tasks::register(&app, &engine);
     let router = router(Arc::clone(&app), Arc::clone(&tasks), &settings, address, &stop);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
-    let kept = Kept { tasks_days: settings.keep_tasks_days, events_days: settings.keep_events_days };
+    let kept = Kept {
+        tasks_days: settings.keep_tasks_days,
+        events_days: settings.keep_events_days,
+        runs_days: settings.keep_runs_days,
+    };
     let chores = chores(&app, watch, (settings.watch_plugins, (settings.audit_keep, kept)), &stop);
     let engine = engine::start(engine, &app, &stop);
     let served = tokio::spawn(server);

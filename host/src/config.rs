@@ -76,6 +76,10 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_KEEP_EVENTS_DAYS", value_name = "DAYS")]
     pub keep_events_days: Option<Bounded<1, KEEP_DAYS_MAX>>,
 
+    /// How long runs of workflows are kept after their end, in days, from 1 to 36500 [default: 90]
+    #[arg(long, env = "MONSTRUM_KEEP_RUNS_DAYS", value_name = "DAYS")]
+    pub keep_runs_days: Option<Bounded<1, KEEP_DAYS_MAX>>,
+
     /// Folder of the plugins, with one folder for each plugin [default: DATA/plugins]
     #[arg(long, env = "MONSTRUM_PLUGINS_DIR", value_name = "DIR")]
     pub plugins_dir: Option<PathBuf>,
@@ -295,8 +299,9 @@ pub struct ServeFlags {
 
 /// The size of a memory slot in the pool of the WebAssembly engine, in MiB. A call cannot have more memory.
 const MEMORY_MIB_MAX: u32 = 1024;
-/// The default of `keep_tasks_days` and `keep_events_days`, and their maximum: a hundred years.
+/// The default of `keep_tasks_days` and `keep_events_days`, that of `keep_runs_days`, and their maximum: a hundred years.
 const KEEP_DAYS: u32 = 30;
+const KEEP_RUNS_DAYS: u32 = 90;
 const KEEP_DAYS_MAX: u32 = 36_500;
 
 /// The format of log lines.
@@ -372,6 +377,8 @@ pub struct Settings {
     pub keep_tasks_days: u32,
     /// How long events and their deliveries are kept, in days.
     pub keep_events_days: u32,
+    /// How long runs of workflows are kept after their end, in days.
+    pub keep_runs_days: u32,
     pub plugins_dir: PathBuf,
     pub watch_plugins: bool,
     pub database_url: Option<DatabaseUrl>,
@@ -455,6 +462,7 @@ impl Settings {
             audit_keep: flags.audit_keep.or(file.audit_keep),
             keep_tasks_days: flags.keep_tasks_days.or(file.keep_tasks_days).map_or(KEEP_DAYS, Bounded::get),
             keep_events_days: flags.keep_events_days.or(file.keep_events_days).map_or(KEEP_DAYS, Bounded::get),
+            keep_runs_days: flags.keep_runs_days.or(file.keep_runs_days).map_or(KEEP_RUNS_DAYS, Bounded::get),
             plugins_dir,
             watch_plugins: flags.watch_plugins.or(file.watch_plugins).unwrap_or(true),
             database_url: flags.database_url.or(file.database_url),

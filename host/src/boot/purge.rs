@@ -18,12 +18,14 @@ const KEPT_MS: i64 = 30 * DAY_MS;
 pub(super) struct Kept {
     pub(super) tasks_days: u32,
     pub(super) events_days: u32,
+    pub(super) runs_days: u32,
 }
 
 /// Deletes rows every hour, until the server stops.
 pub(super) async fn purge(app: Arc<App>, kept: Kept, stop: CancellationToken) {
     let tasks_kept_ms = i64::from(kept.tasks_days) * DAY_MS;
     let events_kept_ms = i64::from(kept.events_days) * DAY_MS;
+    let runs_kept_ms = i64::from(kept.runs_days) * DAY_MS;
     let mut tick = tokio::time::interval(PURGE_INTERVAL);
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
         if let Err(error) = gateway::forget_expired(&app).await {
@@ -55,6 +57,9 @@ pub(super) async fn purge(app: Arc<App>, kept: Kept, stop: CancellationToken) {
         }
         if let Err(error) = app.store.forget_events(app.clock.now().plus_ms(-events_kept_ms)).await {
             tracing::warn!(%error, "cannot delete events that happened long ago");
+        }
+        if let Err(error) = app.store.forget_runs(app.clock.now().plus_ms(-runs_kept_ms)).await {
+            tracing::warn!(%error, "cannot delete runs of workflows that ended long ago");
         }
         if let Err(error) = app.store.forget_webhook_receipts(app.clock.now().plus_ms(-DAY_MS)).await {
             tracing::warn!(%error, "cannot delete the receipts of requests to webhooks that are older than a day");

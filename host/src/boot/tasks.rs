@@ -8,18 +8,21 @@ use monstrum_core::app::App;
 use monstrum_core::call_types::starts_tasks::StartsTasks;
 use monstrum_engine::{Engine, Local};
 use monstrum_store::NewWake;
-use monstrum_work::runs::Definitions;
+use monstrum_work::runs::{Definitions, RunTurns};
 use monstrum_work::{DeliveryTurns, EventTurns};
 
-/// Lets the engine run the tasks, the schedules, the events and the deliveries of a host. Returns the operations on them.
+/// Lets the engine run the tasks, the schedules, the events, the deliveries and the runs of workflows of a host. Returns the
+/// operations on tasks.
 pub(super) fn register(app: &Arc<App>, local: &Local) -> Arc<Tasks> {
     let (live, engine) = (Arc::new(LiveTasks::default()), Arc::new(local.clone()) as Arc<dyn Engine>);
     local.register(Arc::new(Runner::new(Arc::clone(app), Arc::clone(&live))));
     local.register(Arc::new(EventTurns::new(Arc::clone(app), Arc::clone(&engine))));
     let definitions = Arc::new(Definitions::new(app.store.clone()));
-    local.register(Arc::new(DeliveryTurns::new(Arc::clone(app), Arc::clone(&engine), definitions)));
+    local.register(Arc::new(DeliveryTurns::new(Arc::clone(app), Arc::clone(&engine), Arc::clone(&definitions))));
     local.register(Arc::new(ScheduleTurns::new(Arc::clone(app), Arc::clone(&engine))));
     let tasks = Arc::new(Tasks::new(Arc::clone(app), Arc::clone(&engine), live));
+    let runs = RunTurns::new(Arc::clone(app), Arc::clone(&engine), definitions, Arc::clone(&tasks));
+    local.register(Arc::new(runs));
     let starts: Arc<dyn StartsTasks> = Arc::clone(&tasks) as _;
     // The operations hold the app, so the app does not hold them.
     app.calls.executor.start_tasks_with(Arc::downgrade(&starts));

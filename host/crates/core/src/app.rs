@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use monstrum_store::{Store, StoreError, TaskStatus};
+use monstrum_store::{RunStatus, Store, StoreError, TaskStatus};
 use monstrum_types::{Clock, UtcMillis, with_causes};
 use monstrum_vault::Vault;
 
@@ -112,7 +112,7 @@ impl App {
         meters::pool(lanes.running(), lanes.room());
         meters::queues(lanes.waiting(), self.auditor.rows_waiting());
         if let Err(error) = self.measure_stored().await {
-            tracing::warn!(error = %with_causes(&error), "tasks and approvals could not be counted");
+            tracing::warn!(error = %with_causes(&error), "tasks, runs and approvals could not be counted");
         }
     }
 
@@ -121,6 +121,11 @@ impl App {
         for status in [TaskStatus::Queued, TaskStatus::Running, TaskStatus::Waiting] {
             let count = counts.iter().find(|(counted, _)| *counted == status).map_or(0, |(_, count)| *count);
             meters::tasks(status.as_str(), count);
+        }
+        let counts = self.store.count_unended_runs().await?;
+        for status in RunStatus::ALL.iter().filter(|status| !status.has_ended()) {
+            let count = counts.iter().find(|(counted, _)| counted == status).map_or(0, |(_, count)| *count);
+            meters::runs(status.as_str(), count);
         }
         let now = self.clock.now();
         let mut until = UtcMillis(i64::MAX);

@@ -35,6 +35,8 @@ words! {
         TaskCancelled = "task.cancelled",
         SessionCreated = "session.created",
         SessionExpired = "session.expired",
+        WorkflowCompleted = "workflow.completed",
+        WorkflowFailed = "workflow.failed",
         ScheduleFired = "schedule.fired",
         ApprovalRequested = "approval.requested",
     }

@@ -178,6 +178,16 @@ pub fn tasks(status: &'static str, count: u64) {
     gauge!("monstrum_tasks", "status" => status).set(count as f64);
 }
 
+/// Records a run that has ended.
+pub fn run_ended(status: &'static str) {
+    counter!("monstrum_runs_total", "status" => status).increment(1);
+}
+
+/// Records the number of runs with a status that have not ended.
+pub fn runs(status: &'static str, count: u64) {
+    gauge!("monstrum_runs", "status" => status).set(count as f64);
+}
+
 /// Records the number of approvals of one range of ages that wait for a decision.
 pub fn approvals(age: &'static str, count: u64) {
     gauge!("monstrum_approvals_pending", "age" => age).set(count as f64);

@@ -12,7 +12,7 @@ mod steps;
 mod turn;
 mod waits;
 
-use monstrum_types::{BotId, EventId, Labels, RunId, UtcMillis, WorkflowId, WorkspaceId, words};
+use monstrum_types::{BotId, EventId, KeyId, Labels, RunId, UtcMillis, WorkflowId, WorkspaceId, words};
 
 use crate::db::{Session, args, from_row, retry};
 use crate::plugins::digest_of;
@@ -104,6 +104,13 @@ from_row! {
         ended_at, sealed,
     }
 }
+
+struct Count {
+    status: RunStatus,
+    value: u64,
+}
+
+from_row! { Count { status, value } }
 
 /// A filter for a list of runs.
 #[derive(Clone, Debug, Default)]
@@ -198,6 +205,14 @@ const RETRY: &str = "\
     and status in ('failed', 'cancelled') \
     and not exists (select 1 from run_steps where run_id = $2 and status = 'uncertain')";
 const FORGET: &str = "delete from runs where ended_at < $1";
+const WAKE_OF_KEY: &str = "\
+    insert into wakes (key, workspace_id, due_at, version) \
+    select 'run/' || id, workspace_id, cast($3 as bigint), 1 from runs \
+    where workspace_id = $1 and started_by_kind = 'key' and started_by_id = $2 and ended_at is null order by 1 \
+    on conflict (key) do update set \
+    due_at = case when excluded.due_at < wakes.due_at then excluded.due_at else wakes.due_at end, \
+    version = wakes.version + 1 where wakes.workspace_id = excluded.workspace_id returning key as value";
+const COUNT_UNENDED: &str = "select status, count(*) as value from runs where ended_at is null group by status";
 const UNENDED_OF_WORKFLOW: &str = "select count(*) as value from runs where workflow_id = $1 and ended_at is null";
 
 /// Returns whether a workflow has runs that have not ended.
@@ -340,6 +355,29 @@ impl Store {
             session.commit().await?;
             Ok(true)
         })
+    }
+
+    /// Requests turns of the runs that a key has started, because the key was deleted or rotated. Returns their wakes.
+    pub async fn wake_runs_of_key(
+        &self,
+        workspace_id: WorkspaceId,
+        key: KeyId,
+        due_at: UtcMillis,
+    ) -> Result<Vec<NewWake>, StoreError> {
+        retry!(async {
+            let mut session = self.db.write().await?;
+            let keys: Vec<String> = session.all(WAKE_OF_KEY, args![workspace_id, &key.to_string(), due_at]).await?;
+            session.commit().await?;
+            // A key that cannot be read belongs to no run.
+            let keys = keys.into_iter().filter_map(|key| key.parse().ok());
+            Ok(keys.map(|key| NewWake { key, workspace_id, due_at, claim: None }).collect())
+        })
+    }
+
+    /// Returns the numbers of runs that have not ended, of all workspaces, by their status. A status without runs is left out.
+    pub async fn count_unended_runs(&self) -> Result<Vec<(RunStatus, u64)>, StoreError> {
+        let counts: Vec<Count> = self.db.all(COUNT_UNENDED, args![]).await?;
+        Ok(counts.into_iter().map(|count| (count.status, count.value)).collect())
     }
 
     /// Deletes the runs that ended before a time, with their steps. Returns the number of runs.

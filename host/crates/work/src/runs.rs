@@ -3,6 +3,7 @@
 //! the names of the turns. start.rs prepares new runs, children.rs what steps start beside calls, and waits.rs finds the events
 //! for which steps wait.
 
+pub mod approvals;
 pub mod children;
 mod definitions;
 mod history;
@@ -11,6 +12,7 @@ mod known;
 mod progress;
 mod record;
 pub mod start;
+mod turns;
 pub mod waits;
 
 pub use definitions::{DefinitionError, Definitions};
@@ -21,3 +23,4 @@ pub use record::{
     BlockContent, EndingContent, InstructionContent, RecordError, RunContent, StepContent, TargetContent, WaitContent,
     WorkContent, open_run, open_step, place_of_run, place_of_step, seal_run, seal_step,
 };
+pub use turns::RunTurns;

@@ -2,7 +2,7 @@
 
 use monstrum_api::keys::{Key, KeyList, NewKeyInput, ShownKey};
 use monstrum_store::{KeyRow, PAGE_ITEMS_MAX, Page};
-use monstrum_types::{KeyId, KeyKind, Secret};
+use monstrum_types::{KeyId, KeyKind, Secret, with_causes};
 
 use super::change::Change;
 use super::{Admin, Caller, InputErrors, OperationError, rules};
@@ -120,6 +120,7 @@ pub async fn rotate(app: &App, caller: &Admin, id: KeyId) -> Result<ShownKey, Op
     };
     let change = change("key.rotate", &row).from(&view(row.clone(), &snapshot)).to(&view(rotated, &snapshot));
     change.apply(app, caller, rotate).await?;
+    end_runs(app, &row).await;
     Ok(view_with_text(KeyRow { prefix, hash, ..row }, &text))
 }
 
@@ -138,7 +139,22 @@ pub async fn delete(app: &App, caller: &Admin, id: KeyId) -> Result<(), Operatio
     change("key.delete", &row)
         .from(&view(row.clone(), &app.policy.load()))
         .delete(app, caller, "key", app.store.delete_key(row.workspace_id, id))
-        .await
+        .await?;
+    end_runs(app, &row).await;
+    Ok(())
+}
+
+/// Requests turns of the runs that a bot key has started, which are cancelled by their next turns. A failure only delays
+/// this: nothing of the run begins without a turn.
+async fn end_runs(app: &App, key: &KeyRow) {
+    let Some(workspace) = key.workspace_id.filter(|_| key.kind == KeyKind::Bot) else { return };
+    match app.store.wake_runs_of_key(workspace, key.id, app.clock.now()).await {
+        Ok(wakes) => app.emitter.signal_wakes(&wakes),
+        Err(error) => {
+            let error = with_causes(&error);
+            tracing::warn!(%error, key.id = %key.id, "the runs of a key are not cancelled yet");
+        }
+    }
 }
 
 fn change(what: &'static str, row: &KeyRow) -> Change {

@@ -20,6 +20,8 @@ pub struct RunRoom {
     pub started: i64,
     /// Runs of the workflow with the same concurrency key that have started and have not ended.
     pub of_key: Option<i64>,
+    /// When a run without room looks for it again, if no other run has told it before.
+    pub look_again_at: UtcMillis,
 }
 
 /// What a queued run lacks.
@@ -41,7 +43,8 @@ const OF_KEY: &str = "\
     select count(*) as value from runs where workflow_id = $1 and concurrency_key = $2 and started_at is not null \
     and ended_at is null and id <> $3";
 const REST: &str = "\
-    update runs set awaits = $2 where id = $1 and status = 'queued' and ended_at is null and sealed = $3";
+    update runs set awaits = $2, status = 'queued' where id = $1 and started_at is null and ended_at is null \
+    and sealed = $3";
 const NEXT_OF_WORKSPACE: &str = "\
     select id as value from runs where workspace_id = $1 and status = 'queued' and ended_at is null \
     and awaits = 'workspace' and id <> $2 order by id limit 1";

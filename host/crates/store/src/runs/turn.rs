@@ -56,6 +56,17 @@ pub enum NewChild {
     Run(Box<RunRow>, NewWake, RunsMax),
 }
 
+impl NewChild {
+    /// Returns the wake of the task or the run.
+    #[must_use]
+    pub fn wake(&self) -> &NewWake {
+        match self {
+            NewChild::Task(task, _) => &task.wake,
+            NewChild::Run(_, wake, _) => wake,
+        }
+    }
+}
+
 /// Why an attempt cannot start its task or run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildRefusal {
@@ -118,15 +129,17 @@ impl Store {
             let read = progress.read;
             lock(&mut session, progress).await?;
             confirm_claim(&mut session, claim).await?;
-            let found = match &progress.start {
-                Some(needed) => Some(room::find(&mut session, read, needed).await?),
-                None => None,
-            };
-            if let Some(Err(awaits)) = found {
-                let woken = room::rest(&mut session, read, awaits, progress.now).await?;
-                let after = end_turn(&mut session, claim, progress.next).await?;
-                session.commit().await?;
-                return Ok(AdvancedRun::NoRoom { after, woken });
+            let mut next_runs = Vec::new();
+            if let Some(needed) = &progress.start {
+                match room::find(&mut session, read, needed).await? {
+                    Ok(left) => next_runs = left,
+                    Err(awaits) => {
+                        let woken = room::rest(&mut session, read, awaits, progress.now).await?;
+                        let after = end_turn(&mut session, claim, Some(needed.look_again_at)).await?;
+                        session.commit().await?;
+                        return Ok(AdvancedRun::NoRoom { after, woken });
+                    }
+                }
             }
             write(&mut session, progress).await?;
             if let Some((step, why)) = self.write_children(&mut session, progress).await? {
@@ -135,7 +148,6 @@ impl Store {
             for wake in &progress.wakes {
                 wake.write(&mut session).await?;
             }
-            let mut next_runs = found.and_then(Result::ok).unwrap_or_default();
             if passes_room_on(progress) {
                 next_runs.extend([Awaits::Workspace, Awaits::Key]);
             }

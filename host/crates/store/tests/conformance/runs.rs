@@ -359,10 +359,10 @@ pub(crate) async fn a_run_starts_when_there_is_room(store: &Store) {
         assert_eq!(inserted(store, row).await, InsertedRun::Inserted);
     }
     let [first, second, third, fourth] = &runs;
-    let room = RunRoom { running: 2, started: 9, of_key: Some(1) };
+    let room = RunRoom { running: 2, started: 9, of_key: Some(1), look_again_at: LATER };
     assert_eq!(woken(&start(store, first, room).await), [] as [&str; 0], "no run has asked for room yet");
     // The second run lacks the room of its workflow, and the fourth that of the workspace.
-    assert!(matches!(start(store, second, room).await, AdvancedRun::NoRoom { after: AfterTurn::Asleep, .. }));
+    assert!(matches!(start(store, second, room).await, AdvancedRun::NoRoom { after: AfterTurn::Due(LATER), .. }));
     assert_eq!(read(store, second).await, *second, "the run is still queued");
     assert!(matches!(start(store, third, room).await, AdvancedRun::Done { .. }));
     assert!(matches!(start(store, fourth, room).await, AdvancedRun::NoRoom { .. }));
@@ -372,7 +372,7 @@ pub(crate) async fn a_run_starts_when_there_is_room(store: &Store) {
     let third = read(store, third).await;
     let waits = store.advance_run(&turn, &progress(&third, RunStatus::Waiting)).await.unwrap();
     assert_eq!(woken(&waits), [fourth.id.to_string()]);
-    let started = RunRoom { running: 9, started: 2, of_key: None };
+    let started = RunRoom { running: 9, started: 2, of_key: None, look_again_at: LATER };
     assert!(matches!(start(store, fourth, started).await, AdvancedRun::NoRoom { .. }), "two runs have started");
     // The end of a run gives up both.
     store.request_turns(&[wake(first)]).await.unwrap();

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use monstrum_flow::{Awaited, Block, Command, Definition, Ending, RunEnd, StepError, StepKey, StepStatus, Work};
+use monstrum_flow::{Block, Command, Definition, Ending, RunEnd, StepError, StepKey, StepStatus, Work};
 use monstrum_store::{
     EndedRunStep, RunRow, RunStatus, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop, WakeClaim,
 };
@@ -23,8 +23,8 @@ pub struct Progress {
     pub status: RunStatus,
     /// The new content of the run.
     pub content: RunContent,
-    /// New attempts.
-    pub steps: Vec<RunStepRow>,
+    /// New attempts, which are not sealed yet.
+    pub steps: Vec<(RunStepRow, StepContent)>,
     /// Attempts that end without a call.
     pub ended: Vec<EndedRunStep>,
     /// Attempts that are to stop.
@@ -33,13 +33,10 @@ pub struct Progress {
     pub resealed: Vec<(RunStepKey, String, String)>,
     /// The attempts that begin something outside of the plan.
     pub started: Vec<StartedStep>,
-    /// The attempts that begin to wait.
-    pub waits: Vec<(RunStepKey, Awaited)>,
     /// The attempts about which a person is asked.
     pub asked: Vec<RunStepKey>,
-    /// The steps of an ended run of which nobody knows whether they had their effect, and those that could not be undone.
-    pub uncertain: Vec<StepKey>,
-    pub undo_failed: Vec<StepKey>,
+    /// Whether the plan has a command other than a timer.
+    pub is_step: bool,
     /// The time of the next turn, if nothing happens before.
     pub next: Option<UtcMillis>,
 }
@@ -75,7 +72,6 @@ struct Writer<'a> {
     claim: &'a WakeClaim,
     kinds: HashMap<&'a str, &'static str>,
     now: UtcMillis,
-    new: Vec<(RunStepRow, StepContent)>,
     progress: Progress,
 }
 
@@ -104,18 +100,76 @@ pub fn progress(
         stopped: Vec::new(),
         resealed: Vec::new(),
         started: Vec::new(),
-        waits: Vec::new(),
         asked: Vec::new(),
-        uncertain: Vec::new(),
-        undo_failed: Vec::new(),
+        is_step: commands.iter().any(|command| !matches!(command, Command::SetTimer { .. })),
         next: None,
     };
     let read = Read { run, steps };
-    let mut writer = Writer { vault, read, claim, kinds, now, new: Vec::new(), progress };
+    let mut writer = Writer { vault, read, claim, kinds, now, progress };
     for command in commands {
         writer.apply(command)?;
     }
-    writer.finish()
+    let mut progress = writer.progress;
+    progress.status = progress.status_of(steps);
+    Ok(progress)
+}
+
+/// Returns the end of an attempt, whose content says how it ended.
+///
+/// # Errors
+///
+/// The content cannot be sealed.
+pub fn ended(
+    vault: &Vault,
+    claim: &WakeClaim,
+    (row, content): (&RunStepRow, &StepContent),
+    now: UtcMillis,
+) -> Result<EndedRunStep, RecordError> {
+    Ok(EndedRunStep {
+        key: row.key(),
+        wake: claim.key.clone(),
+        claim: claim.id,
+        status: column(content.status),
+        code: content.error.as_ref().map(|error| error.code.clone()),
+        ended_at: now,
+        sealed: seal_step(vault, row, content)?,
+    })
+}
+
+impl Progress {
+    /// Returns the status of the run. `steps` are the attempts that the turn has read.
+    pub(super) fn status_of(&self, steps: &[(RunStepRow, StepContent)]) -> RunStatus {
+        match &self.content.ending {
+            Some(ending) if self.content.has_ended => match ending.status {
+                RunEnd::Completed => RunStatus::Completed,
+                RunEnd::Failed => RunStatus::Failed,
+                RunEnd::Cancelled => RunStatus::Cancelled,
+            },
+            Some(ending) if ending.undo => RunStatus::Undoing,
+            _ if self.has_running(steps) => RunStatus::Running,
+            _ if self.content.asked.as_deref() == Some("pause") => RunStatus::Paused,
+            _ => RunStatus::Waiting,
+        }
+    }
+
+    /// Returns whether a call runs. A task or a run of a step runs by itself, and the run waits for it.
+    fn has_running(&self, steps: &[(RunStepRow, StepContent)]) -> bool {
+        let ended = |row: &RunStepRow| self.ended.iter().any(|end| end.key == row.key());
+        steps.iter().filter(|(row, _)| !ended(row)).chain(&self.steps).any(|(_, content)| {
+            let is_call = matches!(content.work, Some(WorkContent::Tool { .. }));
+            is_call && content.status == StepStatus::Running && content.ended_at.is_none()
+        })
+    }
+}
+
+/// Makes an attempt one that has failed before it could begin anything.
+pub(super) fn fail((row, content): &mut (RunStepRow, StepContent), error: StepError, now: UtcMillis) {
+    (row.status, row.code, row.ended_at) = (RunStepStatus::Failed, Some(error.code.clone()), Some(now));
+    (row.wait_until, row.wait_event) = (None, None);
+    content.status = StepStatus::Failed;
+    content.effect = Some("read".to_owned());
+    content.ended_at = Some(now);
+    content.error = Some(error);
 }
 
 impl<'a> Writer<'a> {
@@ -131,18 +185,17 @@ impl<'a> Writer<'a> {
                 self.progress.started.push(StartedStep { key: row.key(), work: work.clone() });
                 let work = Some(WorkContent::from(work));
                 let content = StepContent { work, approved_by, repeats: same_request, ..StepContent::default() };
-                self.new.push((row, content));
+                self.progress.steps.push((row, content));
             }
             Command::Open { key, attempt, block } => {
                 let block = Some(content_of(block));
-                self.new.push((self.row(&key, attempt), StepContent { block, ..StepContent::default() }));
+                self.progress.steps.push((self.row(&key, attempt), StepContent { block, ..StepContent::default() }));
             }
             Command::Wait { key, attempt, wait, until } => {
                 let wait_until = until.map(UtcMillis);
                 let row = RunStepRow { status: RunStepStatus::Waiting, wait_until, ..self.row(&key, attempt) };
-                self.progress.waits.push((row.key(), wait.clone()));
                 let (status, wait) = (StepStatus::Waiting, Some(WaitContent::from(wait)));
-                self.new.push((row, StepContent { status, wait_until, wait, ..StepContent::default() }));
+                self.progress.steps.push((row, StepContent { status, wait_until, wait, ..StepContent::default() }));
             }
             Command::Finish { key, attempt, status, data, error } => {
                 self.end(&key, attempt, (status, Value::clone(&data), error))?;
@@ -165,7 +218,7 @@ impl<'a> Writer<'a> {
                 let ending = EndingContent { status, error, output, undo, since: self.now };
                 self.progress.content.ending = Some(ending);
                 self.progress.content.has_ended = true;
-                (self.progress.uncertain, self.progress.undo_failed) = (uncertain, undo_failed);
+                (self.progress.content.uncertain, self.progress.content.undo_failed) = (uncertain, undo_failed);
             }
             Command::SetTimer { at } => self.progress.next = Some(UtcMillis(at)),
         }
@@ -180,70 +233,33 @@ impl<'a> Writer<'a> {
         (status, data, error): (StepStatus, Value, Option<StepError>),
     ) -> Result<(), ProgressError> {
         let (now, run_attempt) = (self.now, self.read.run.attempt);
+        // The plan gives up calls only as uncertain. Everything else that it ends has no effect.
+        let is_uncertain = status == StepStatus::Uncertain;
         let of_step = |content: &StepContent| StepContent {
             status,
             data,
             error: error.clone(),
-            effect: Some("read".to_owned()),
+            effect: if is_uncertain { content.effect.clone() } else { Some("read".to_owned()) },
+            may_have_happened: is_uncertain,
             ended_at: Some(now),
             ..content.clone()
         };
         let code = error.as_ref().map(|error| error.code.clone());
         let is_it = |row: &RunStepRow| is_of(row, key) && row.attempt == i64::from(attempt);
-        if let Some((row, content)) = self.new.iter_mut().find(|(row, _)| is_it(row)) {
+        if let Some((row, content)) = self.progress.steps.iter_mut().find(|(row, _)| is_it(row)) {
             *content = of_step(content);
             (row.status, row.code, row.ended_at) = (column(status), code, Some(now));
             return Ok(());
         }
         let known = self.read.steps.iter().find(|(row, _)| is_it(row) && row.run_attempt == run_attempt);
         if let Some((row, content)) = known {
-            self.progress.ended.push(EndedRunStep {
-                key: row.key(),
-                wake: self.claim.key.clone(),
-                claim: self.claim.id,
-                status: column(status),
-                code,
-                ended_at: now,
-                sealed: seal_step(self.vault, row, &of_step(content))?,
-            });
+            self.progress.ended.push(ended(self.vault, self.claim, (row, &of_step(content)), now)?);
             return Ok(());
         }
         let row = RunStepRow { status: column(status), code, ended_at: Some(now), ..self.row(key, attempt) };
         let content = of_step(&StepContent::default());
-        self.new.push((row, content));
+        self.progress.steps.push((row, content));
         Ok(())
-    }
-
-    fn finish(mut self) -> Result<Progress, ProgressError> {
-        for (row, content) in &self.new {
-            let sealed = seal_step(self.vault, row, content)?;
-            self.progress.steps.push(RunStepRow { sealed, ..row.clone() });
-        }
-        self.progress.status = self.status();
-        Ok(self.progress)
-    }
-
-    fn status(&self) -> RunStatus {
-        let content = &self.progress.content;
-        match &content.ending {
-            Some(ending) if content.has_ended => match ending.status {
-                RunEnd::Completed => RunStatus::Completed,
-                RunEnd::Failed => RunStatus::Failed,
-                RunEnd::Cancelled => RunStatus::Cancelled,
-            },
-            Some(ending) if ending.undo => RunStatus::Undoing,
-            _ if self.has_running() => RunStatus::Running,
-            _ if content.asked.as_deref() == Some("pause") => RunStatus::Paused,
-            _ => RunStatus::Waiting,
-        }
-    }
-
-    /// Returns whether an attempt runs that is not a block.
-    fn has_running(&self) -> bool {
-        let ended = |row: &RunStepRow| self.progress.ended.iter().any(|end| end.key == row.key());
-        self.read.steps.iter().filter(|(row, _)| !ended(row)).chain(&self.new).any(|(_, content)| {
-            content.status == StepStatus::Running && content.block.is_none() && content.ended_at.is_none()
-        })
     }
 
     fn row(&self, key: &StepKey, attempt: u32) -> RunStepRow {

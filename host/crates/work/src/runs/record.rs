@@ -48,7 +48,11 @@ pub struct RunContent {
     pub uncertain: Vec<StepKey>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub undo_failed: Vec<StepKey>,
-    /// The labels with which the run began.
+    /// The number of attempts in the journal. With fewer, another program has deleted some, and the run does not go on: it
+    /// would do their steps again.
+    #[serde(default, skip_serializing_if = "is_zero_long")]
+    pub attempts: u64,
+    /// The labels with which the run began, and those of what it has read until its last turn.
     #[serde(default, skip_serializing_if = "Labels::is_none")]
     pub labels: Labels,
     /// When this attempt of the run started.
@@ -204,6 +208,11 @@ impl From<ApprovalTarget> for TargetContent {
 // serde passes a reference.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero_long(number: &u64) -> bool {
     *number == 0
 }
 

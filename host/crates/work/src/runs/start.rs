@@ -121,6 +121,7 @@ fn prepared(vault: &Vault, definition: &Definition, start: StartOf<'_>) -> Resul
         has_ended: false,
         uncertain: Vec::new(),
         undo_failed: Vec::new(),
+        attempts: 0,
         labels: start.labels.clone(),
         started_at: None,
     };

@@ -52,8 +52,11 @@ impl Rows {
             (row.status, row.ended_at) = (end.status, Some(end.ended_at));
             *content = open_step(&self.vault, row).unwrap();
         }
-        for row in &done.steps {
-            self.steps.push((row.clone(), open_step(&self.vault, row).unwrap()));
+        for (row, content) in &done.steps {
+            let sealed = seal_step(&self.vault, row, content).unwrap();
+            let row = RunStepRow { sealed, ..row.clone() };
+            let content = open_step(&self.vault, &row).unwrap();
+            self.steps.push((row, content));
         }
         for (key, stop) in &done.stopped {
             self.steps.iter_mut().find(|(row, _)| row.key() == *key).unwrap().0.stopping = Some(*stop);
@@ -91,8 +94,8 @@ fn a_run_calls_its_tools_in_order() {
     let first = rows.turn();
     let work = |params: Value, tool: &str| Work::Tool { tool: tool.to_owned(), resource: None, params };
     assert_eq!(first.started[0].work, work(json!({ "repo": "acme/web" }), "list"));
-    assert_eq!((first.status, first.steps.len(), first.steps[0].kind.as_str()), (RunStatus::Running, 1, "tool"));
-    assert!(first.steps[0].request_id.is_some() && first.next.is_some(), "the run has a time-out");
+    assert_eq!((first.status, first.steps.len(), first.steps[0].0.kind.as_str()), (RunStatus::Running, 1, "tool"));
+    assert!(first.steps[0].0.request_id.is_some() && first.next.is_some(), "the run has a time-out");
     let again = rows.turn();
     assert!(again.started.is_empty() && again.steps.is_empty(), "a stored plan starts nothing twice");
     rows.end_call(StepStatus::Succeeded, json!([1, 2, 3]));
@@ -167,4 +170,57 @@ fn a_cancelled_run_stops_its_call() {
         }
     }
     assert_eq!(rows.run.status, RunStatus::Cancelled);
+}
+
+const AWAITS: &str = "\
+workflow: release
+bot: tester
+steps:
+  - { id: pause, wait: { for: 10s } }
+  - { id: ask, agent: { instruction: hello } }
+";
+
+#[test]
+fn a_run_waits_while_no_call_of_its_own_runs() {
+    let mut rows = Rows::of(AWAITS, &json!({ "input": {} }));
+    let first = rows.turn();
+    assert_eq!((first.status, first.steps[0].1.wait.clone()), (RunStatus::Waiting, Some(WaitContent::Time)));
+    rows.now += 10_000;
+    let second = rows.turn();
+    assert_eq!(second.ended[0].status, RunStepStatus::Succeeded, "the time has come");
+    assert!(matches!(second.started[0].work, Work::Agent { .. }));
+    assert_eq!(second.status, RunStatus::Waiting, "a task runs by itself");
+}
+
+/// A call that does not stop in time is given up. Nobody knows whether it has its effect.
+#[test]
+fn a_call_that_does_not_stop_is_uncertain() {
+    let mut rows = Rows::of(TWO_STEPS, &json!({ "input": { "repo": "acme/web" } }));
+    rows.turn();
+    rows.content.asked = Some("cancel".to_owned());
+    rows.turn();
+    rows.now += 2 * 3_600_000;
+    rows.turn();
+    let (row, content) = &rows.steps[0];
+    assert_eq!((row.status, content.may_have_happened, &content.effect), (RunStepStatus::Uncertain, true, &None));
+    for _ in 0..3 {
+        if !rows.content.has_ended {
+            rows.turn();
+        }
+    }
+    let key = StepKey { step: "find".to_owned(), ..StepKey::default() };
+    assert_eq!(rows.content.uncertain, [key]);
+}
+
+#[test]
+fn an_attempt_that_cannot_begin_has_failed() {
+    let mut rows = Rows::of(TWO_STEPS, &json!({ "input": { "repo": "acme/web" } }));
+    let mut step = rows.turn().steps.remove(0);
+    fail(&mut step, StepError::new("busy", "there are too many tasks"), UtcMillis(5));
+    let (row, content) = step;
+    assert_eq!(
+        (row.status, row.code.as_deref(), row.ended_at),
+        (RunStepStatus::Failed, Some("busy"), Some(UtcMillis(5)))
+    );
+    assert!(!content.may_have_happened && content.effect.as_deref() == Some("read"));
 }
