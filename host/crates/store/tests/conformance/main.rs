@@ -311,6 +311,7 @@ cases! {
         a_delivery_starts_one_run,
         a_delivery_without_room_waits_for_the_end_of_a_run,
         a_delivery_that_cannot_start_a_run_is_dead,
+        deliveries_have_a_turn_when_their_trigger_is_disabled_or_deleted,
         an_event_wakes_the_runs_that_wait_for_it,
         events_are_searched_by_type_position_and_time,
         the_end_of_a_task_wakes_the_run_of_its_step,

@@ -49,15 +49,6 @@ pub struct Children {
     definitions: Arc<Definitions>,
 }
 
-/// The run of an attempt that starts something, as its turn has read it.
-#[derive(Clone, Copy)]
-pub struct Parent<'a> {
-    pub run: &'a RunRow,
-    pub content: &'a RunContent,
-    /// The labels of what the run has read.
-    pub labels: &'a Labels,
-}
-
 /// How the task or the run of an attempt ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChildEnd {
@@ -75,14 +66,16 @@ impl Children {
         Children { app, engine, tasks, definitions }
     }
 
-    /// Prepares the task or the run of a new attempt. The inner error ends the attempt.
+    /// Prepares the task or the run of a new attempt. The labels of `content` are those of what the run has read until now. The
+    /// inner error ends the attempt.
     ///
     /// # Errors
     ///
     /// The database failed, or something cannot be sealed.
     pub async fn prepare(
         &self,
-        parent: Parent<'_>,
+        run: &RunRow,
+        content: &RunContent,
         step: &RunStepKey,
         work: &Work,
         now: UtcMillis,
@@ -90,9 +83,9 @@ impl Children {
         match work {
             Work::Agent { instruction, params, output_schema, limits, narrow } => {
                 let given = (params, output_schema.as_ref(), limits.as_ref(), narrow.as_ref());
-                self.task(parent, step, (instruction.as_slice(), given), now).await
+                self.task((run, content), step, (instruction.as_slice(), given), now).await
             }
-            Work::Workflow { workflow, input } => self.run(parent, (workflow.as_str(), input), now).await,
+            Work::Workflow { workflow, input } => self.run((run, content), (workflow.as_str(), input), now).await,
             Work::Tool { .. } | Work::Emit { .. } => {
                 Err(TurnError::Failed("the step starts no task and no run".into()))
             }
@@ -101,12 +94,12 @@ impl Children {
 
     async fn task(
         &self,
-        parent: Parent<'_>,
+        of: (&RunRow, &RunContent),
         key: &RunStepKey,
         (instruction, given): (&[InstructionPart], GivenToAgent<'_>),
         now: UtcMillis,
     ) -> Result<Result<NewChild, StepError>, TurnError> {
-        let task = match task_of(parent, key, instruction, given) {
+        let task = match task_of(of, key, instruction, given) {
             Ok(task) => task,
             Err(error) => return Ok(Err(error)),
         };
@@ -121,11 +114,10 @@ impl Children {
 
     async fn run(
         &self,
-        parent: Parent<'_>,
+        (run, content): (&RunRow, &RunContent),
         (name, input): (&str, &Value),
         now: UtcMillis,
     ) -> Result<Result<NewChild, StepError>, TurnError> {
-        let (run, content) = (parent.run, parent.content);
         let snapshot = self.app.policy.load();
         let found = snapshot.workflow_called(run.workspace_id, name).map(|found| &**found);
         let workflow = match workflow_of(run, found, name) {
@@ -149,7 +141,7 @@ impl Children {
         let start = StartOf {
             starters: content.starters.clone(),
             narrow: content.narrow.clone(),
-            labels: parent.labels.clone(),
+            labels: content.labels.clone(),
             cause: content.cause,
             parent: Some(run.id),
             depth: content.depth + 1,
@@ -272,12 +264,11 @@ type GivenToAgent<'a> = (&'a Value, Option<&'a Value>, Option<&'a Value>, Option
 
 /// Returns the task of an agent step.
 fn task_of(
-    parent: Parent<'_>,
+    (run, content): (&RunRow, &RunContent),
     key: &RunStepKey,
     instruction: &[InstructionPart],
     (params, output_schema, limits, narrow): GivenToAgent<'_>,
 ) -> Result<TaskOfStep, StepError> {
-    let (run, content) = (parent.run, parent.content);
     let nonce = Nonce::random();
     let limits = read::<TaskLimits>("/limits", limits)?.unwrap_or_default();
     let own = read::<Narrow>("/narrow", narrow)?;
@@ -293,7 +284,7 @@ fn task_of(
         limits,
         narrow: content.narrow.iter().cloned().chain(own).collect(),
         starters: content.starters.clone(),
-        labels: parent.labels.clone(),
+        labels: content.labels.clone(),
         cause: content.cause,
     })
 }

@@ -15,6 +15,7 @@ mod reports;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use monstrum_agent::Tasks;
 use monstrum_core::app::App;
 use monstrum_core::approvals::ApprovalError;
 use monstrum_core::{beside, meters};
@@ -33,6 +34,7 @@ use super::keys;
 use super::progress::{Progress, fail, progress};
 use super::record::{EndingContent, RunContent, seal_run, seal_step};
 use super::revocation::is_revoked;
+use super::waits::Waits;
 use crate::current::{too_many_changes, verified};
 use begin::Begun;
 use read::ReadRun;
@@ -56,6 +58,7 @@ pub struct RunTurns {
     engine: Arc<dyn Engine>,
     definitions: Arc<Definitions>,
     children: Children,
+    waits: Waits,
 }
 
 /// An attempt that cannot begin: another one of the same step begins only if the definition repeats it.
@@ -64,9 +67,10 @@ type Refused = (RunStepKey, StepError);
 impl RunTurns {
     /// Creates the handler of the runs of a host.
     #[must_use]
-    pub fn new(app: Arc<App>, engine: Arc<dyn Engine>, definitions: Arc<Definitions>) -> RunTurns {
-        let children = Children::new(Arc::clone(&app), Arc::clone(&engine), Arc::clone(&definitions));
-        RunTurns { app, engine, definitions, children }
+    pub fn new(app: Arc<App>, engine: Arc<dyn Engine>, definitions: Arc<Definitions>, tasks: Arc<Tasks>) -> RunTurns {
+        let children = Children::new(Arc::clone(&app), Arc::clone(&engine), tasks, Arc::clone(&definitions));
+        let waits = Waits::new(Arc::clone(&app));
+        RunTurns { app, engine, definitions, children, waits }
     }
 
     /// Plans and writes. Returns `None` if the turn has to decide again.
@@ -84,7 +88,7 @@ impl RunTurns {
         let now = run.not_before(app.store.wake_time(app.clock.now()).await?);
         let found = self.definitions.of(run.row.workspace_id, run.row.workflow_id, run.row.version).await;
         let definition = found.map_err(|error| failed(&error))?;
-        self.stop_children(&run, now).await?;
+        self.stop_children(&run).await?;
         let (ended, asking) = self.outcomes(turn, &mut run, now).await?;
         let is_revoked = is_revoked(app, &run.row, &run.content).await?;
         if is_revoked && run.content.ending.is_none() && !run.is_cancelled() {
@@ -103,10 +107,10 @@ impl RunTurns {
 
     /// Cancels the tasks and runs of attempts that are to stop. To cancel twice is harmless, so a turn that was cut off after
     /// its transaction loses nothing.
-    async fn stop_children(&self, run: &ReadRun, now: UtcMillis) -> Result<(), TurnError> {
+    async fn stop_children(&self, run: &ReadRun) -> Result<(), TurnError> {
         for (row, content) in run.open_steps() {
             if row.stopping.is_some() && read::has_child(content) {
-                self.children.cancel(row, now).await?;
+                self.children.cancel(row, content).await?;
             }
         }
         Ok(())

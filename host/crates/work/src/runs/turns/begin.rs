@@ -1,7 +1,6 @@
 //! Prepares what new attempts start: wakes of calls, events, tasks, runs and questions. The turn writes all of it with the
 //! attempts.
 
-use monstrum_agent::delivered::TASKS_MAX;
 use monstrum_core::emitter::EmitError;
 use monstrum_core::events::{CustomName, EventError, EventLinks, EventName, NewEvent};
 use monstrum_engine::TurnError;
@@ -15,11 +14,10 @@ use serde_json::{Value, json};
 use super::RunTurns;
 use super::outcomes::AskingAgain;
 use super::read::ReadRun;
-use crate::runs::children::Child;
 use crate::runs::progress::{Progress, StartedStep, fail};
 use crate::runs::record::{RunContent, StepContent, WaitContent};
 use crate::runs::steps::planned_effect;
-use crate::runs::{approvals, keys, waits};
+use crate::runs::{approvals, keys};
 
 /// What new attempts start.
 #[derive(Default)]
@@ -75,7 +73,7 @@ impl RunTurns {
                     Ok(())
                 }
                 Some(Work::Emit { name, data }) => self.emit(run, attempt, (name, data), &mut begun, now),
-                Some(work) => self.child((run, &content), attempt, work, &mut begun, now).await,
+                Some(work) => self.child((run, &content), attempt, work, &mut begun, now).await?,
                 None => self.wait((run, &content), attempt, &mut begun, now).await?,
             };
             if let Err(error) = prepared {
@@ -123,21 +121,19 @@ impl RunTurns {
         work: &Work,
         begun: &mut Begun,
         now: UtcMillis,
-    ) -> Result<(), StepError> {
+    ) -> Result<Result<(), StepError>, TurnError> {
         let step = row.key();
         let child = match self.children.prepare(&run.row, content_of_run, &step, work, now).await? {
-            Child::Task(task) => {
-                (row.task_id, content.task_id) = (Some(task.row.id), Some(task.row.id));
-                NewChild::Task(task, TASKS_MAX)
-            }
-            Child::Run(new) => {
-                (row.child_run_id, content.child_run_id) = (Some(new.row.id), Some(new.row.id));
-                NewChild::Run(Box::new(new.row), new.wake, new.max)
-            }
+            Ok(child) => child,
+            Err(error) => return Ok(Err(error)),
         };
+        match &child {
+            NewChild::Task(task, _) => (row.task_id, content.task_id) = (Some(task.row.id), Some(task.row.id)),
+            NewChild::Run(new, ..) => (row.child_run_id, content.child_run_id) = (Some(new.id), Some(new.id)),
+        }
         row.status = RunStepStatus::Waiting;
         begun.children.push(ChildOfStep { step, child });
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Prepares a wait for an event or a person.
@@ -151,9 +147,8 @@ impl RunTurns {
         match &content.wait {
             None | Some(WaitContent::Time) => Ok(Ok(())),
             Some(WaitContent::Event { event_type, .. }) => {
-                if !waits::has_room(&self.app, run.row.workspace_id, event_type).await? {
-                    let message = format!("too many steps of the workspace wait for events of the type `{event_type}`");
-                    return Ok(Err(StepError::new("limit", message)));
+                if let Some(error) = self.waits.refusal(run.row.workspace_id, event_type).await? {
+                    return Ok(Err(error));
                 }
                 row.wait_event = Some(event_type.clone());
                 // An event that was dispatched before this wait is on disk is found by the next turn.

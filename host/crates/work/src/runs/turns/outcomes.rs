@@ -8,14 +8,11 @@ use serde_json::Value;
 
 use super::read::{ReadRun, has_child};
 use super::{RunTurns, failed};
-use crate::runs::approvals::Decided;
+use crate::runs::approvals::{self, Decided};
 use crate::runs::children::ChildEnd;
 use crate::runs::progress::ended;
 use crate::runs::record::{RunContent, StepContent, WaitContent, seal_step};
-use crate::runs::{approvals, waits};
-
-/// The label of what the author of an event has written.
-const UNTRUSTED: &str = "untrusted";
+use crate::runs::waits::Waits;
 
 /// How an attempt ends.
 struct Outcome {
@@ -85,14 +82,13 @@ impl RunTurns {
         now: UtcMillis,
     ) -> Result<Standing, TurnError> {
         if has_child(content) {
-            let end = self.children.ended(row).await.map_err(|error| failed(&error))?;
+            let end = self.children.ended(row, content).await?;
             return Ok(Standing::of(end.map(Outcome::of_child)));
         }
         match &content.wait {
             None | Some(WaitContent::Time) => Ok(Standing::Waits),
             Some(WaitContent::Event { .. }) => {
-                let found = waits::found(&self.app, &run.row, row, content, now).await;
-                Ok(Standing::of(found.map_err(|error| failed(&error))?.map(Outcome::of_event)))
+                Ok(Standing::of(self.waits.found(&run.row, row, content).await?.map(Outcome::of_event)))
             }
             Some(WaitContent::Approval { .. }) => {
                 match approvals::decided(&self.app, &run.row, (row, content), now).await? {
@@ -140,8 +136,8 @@ impl Outcome {
     }
 
     fn of_event(event: Value) -> Outcome {
-        let labels = [UNTRUSTED.to_owned()].into_iter().collect();
-        Outcome { status: StepStatus::Succeeded, data: event, error: None, labels, may_have_happened: false }
+        let (status, labels) = (StepStatus::Succeeded, Waits::labels());
+        Outcome { status, data: event, error: None, labels, may_have_happened: false }
     }
 
     fn of_decision(decision: Result<Value, StepError>) -> Outcome {
