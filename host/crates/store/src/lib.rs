@@ -97,9 +97,9 @@ pub use rows::{
     VerifiedPolicy, VerifiedRows,
 };
 pub use runs::{
-    AdvancedRun, ChildOfStep, ChildRefusal, EndedRunStep, InsertedRun, NewChild, NewRun, ParkedRunStep, RunFilter,
-    RunProgress, RunRequest, RunRoom, RunRow, RunStarter, RunStatus, RunStepKey, RunStepPhase, RunStepRow,
-    RunStepStatus, RunStepStop, RunsMax,
+    AdvancedRun, ChildOfStep, ChildRefusal, EndedRunStep, InsertedRun, InvalidStepCursor, NewChild, NewRun,
+    ParkedRunStep, ResolvedRunStep, RetriedRun, RunFilter, RunProgress, RunRequest, RunRoom, RunRow, RunStarter,
+    RunStatus, RunStepCursor, RunStepHead, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop, RunsMax,
 };
 pub use sandboxes::{
     RunningSandboxes, SandboxFilter, SandboxOutputRow, SandboxOutputsMax, SandboxRow, SandboxSettled, SandboxStatus,

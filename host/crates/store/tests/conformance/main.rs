@@ -301,6 +301,7 @@ cases! {
         a_workflow_that_skips_starts_no_run_beyond_its_limit,
         a_turn_of_a_run_writes_all_or_nothing,
         the_end_of_a_step_is_written_by_the_turn_that_has_the_claim,
+        the_steps_of_a_run_are_read_in_pages,
         a_turn_finds_the_open_attempt_of_its_step,
         a_step_waits_for_an_approval_without_a_turn,
         people_pause_cancel_resolve_and_retry_runs,
