@@ -8,7 +8,9 @@ use monstrum_store::{
     RunStepPhase, RunStepRow, RunStepStatus, RunStepStop, RunsMax, SealedColumn, Store, StoreError, StoreRow,
     WakeClaim, WorkflowRow,
 };
-use monstrum_types::{Clock as _, Labels, RequestId, RunId, SystemClock, UtcMillis, WakeClaimId, WakeKey, WakeKind};
+use monstrum_types::{
+    Clock as _, KeyId, Labels, RequestId, RunId, SystemClock, UtcMillis, WakeClaimId, WakeKey, WakeKind,
+};
 
 use crate::rows::{NOW, default_workspace, other_workspace};
 use crate::workflows;
@@ -17,7 +19,7 @@ pub(crate) use steps::{a_step_waits_for_an_approval_without_a_turn, a_turn_finds
 
 pub(crate) const MAX: RunsMax = RunsMax { of_workspace: 9, queued: 9, of_key: None };
 /// The end of time for these tests: no wake is due later.
-const LATER: UtcMillis = UtcMillis(4_102_444_800_000);
+pub(crate) const LATER: UtcMillis = UtcMillis(4_102_444_800_000);
 
 pub(crate) async fn workflow(store: &Store, name: &str) -> WorkflowRow {
     let bot = workflows::bot(store, default_workspace(store).await, name).await;
@@ -67,7 +69,7 @@ pub(crate) async fn inserted(store: &Store, run: &RunRow) -> InsertedRun {
     store.insert_run(run, &wake(run), MAX).await.unwrap()
 }
 
-async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
+pub(crate) async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
     let wakes = [(key.clone(), LATER, WakeClaimId::new())];
     store.claim_wakes("node", &wakes, SystemClock.now()).await.unwrap().remove(0)
 }
@@ -128,6 +130,9 @@ pub(crate) fn progress<'a>(run: &'a RunRow, status: RunStatus) -> RunProgress<'a
         children: Vec::new(),
         wakes: Vec::new(),
         events: Vec::new(),
+        approvals: Vec::new(),
+        asked_again: Vec::new(),
+        void: Vec::new(),
         next: None,
         now: NOW,
     }
@@ -472,4 +477,23 @@ pub(crate) async fn a_run_starts_its_child_in_the_same_transaction(store: &Store
     assert_eq!(read(store, &child).await.parent_run_id, Some(parent.id));
     assert_eq!(steps(store, &parent).await, [first]);
     claim(store, &wake(&child).key).await;
+}
+
+pub(crate) async fn a_key_that_is_gone_wakes_its_runs(store: &Store) {
+    let (row, key) = (workflow(store, "a").await, KeyId::new());
+    let of = |kind, id: String| RunRow { started_by_kind: kind, started_by_id: id, ..run(&row) };
+    let own = of(RunStarter::Key, key.to_string());
+    let others = [of(RunStarter::Key, KeyId::new().to_string()), of(RunStarter::Trigger, key.to_string())];
+    for row in [&own, &others[0], &others[1]] {
+        assert_eq!(inserted(store, row).await, InsertedRun::Inserted);
+    }
+    let woken = async |workspace| store.wake_runs_of_key(workspace, key, NOW).await.unwrap();
+    let wakes = woken(own.workspace_id).await;
+    assert_eq!(wakes.iter().map(|wake| wake.key.id().to_owned()).collect::<Vec<_>>(), [own.id.to_string()]);
+    assert_eq!(woken(other_workspace(store).await).await, []);
+    assert_eq!(store.count_unended_runs().await.unwrap(), [(RunStatus::Queued, 3)]);
+    let turn = claim(store, &wake(&own).key).await;
+    store.advance_run(&turn, &progress(&own, RunStatus::Cancelled)).await.unwrap();
+    assert_eq!(woken(own.workspace_id).await, [], "an ended run has no turns");
+    assert_eq!(store.count_unended_runs().await.unwrap(), [(RunStatus::Queued, 2)]);
 }
