@@ -31,6 +31,7 @@ mod postgres;
 mod revocation;
 mod rollback;
 mod rows;
+mod runs;
 mod sandbox;
 mod sandboxes;
 mod schedules;

@@ -13,6 +13,7 @@ use support::{Api, FakeLlm, LlmReply, Postgres, Server};
 
 use crate::http::wakes::plant_wakes;
 use crate::http::{made, send, workspace};
+use crate::runs::run_that_waits;
 use crate::sandbox::plant;
 use crate::tasks::{ended, give_model};
 use crate::workflows::definition;
@@ -88,7 +89,9 @@ impl Tenant {
         let workflow = made(&admin, "/api/workflows", &definition).await?;
         let trigger = json!({ "event_pattern": format!("custom.{marker}"), "instruction": marker });
         let trigger = made(&admin, &format!("/api/workflows/{workflow}/triggers"), &trigger).await?;
+        let (_, run) = run_that_waits(&admin, "waits", &bot, marker).await?;
         let ids = BTreeMap::from([
+            ("runs", text(&run["id"]).to_owned()),
             ("workflows", workflow),
             ("trigger_id", trigger),
             ("workspaces", text(&workspace["id"]).to_owned()),
@@ -125,6 +128,7 @@ impl Tenant {
         path = path.replace("{binding_id}", self.id("binding_id")).replace("{request_id}", self.id("request_id"));
         path = path.replace("{chat_id}", &format!("{NAME}?app_id={NAME}")).replace("{app_id}", NAME);
         path = path.replace("{trigger_id}", self.id("trigger_id")).replace("{version}", "1");
+        path = path.replace("{step}", "go");
         let id = match collection {
             "resource-types" => "test-echo",
             // For a collection without an id here, the path uses an id of this tenant that the other tenant must not
@@ -156,6 +160,7 @@ impl Tenant {
             "/api/deliveries",
             "/api/wakes",
             "/api/workflows",
+            "/api/runs",
             "/api/budgets",
             "/api/usage",
             "/api/export",
@@ -208,6 +213,7 @@ fn body(method: &str, template: &str, own: &Tenant) -> Option<Value> {
         ("PATCH", "/api/workflows/{id}" | "/api/workflows/{id}/triggers/{trigger_id}") => {
             Some(json!({ "enabled": false }))
         }
+        ("POST", "/api/runs/{id}/steps/{step}/resolve") => Some(json!({ "as": "failed" })),
         ("POST", "/api/workflows/{id}/triggers") => Some(json!({ "event_pattern": "*" })),
         ("PATCH", "/api/subscriptions/{id}") => Some(json!({ "active": false })),
         ("PATCH", _) => Some(json!({ "name": "taken" })),
@@ -357,6 +363,9 @@ async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
         format!("/api/sandboxes?cursor={}", "019a0000-0000-7000-8000-000000000000"),
         "/api/wakes?cursor=event/0".to_owned(),
         format!("/api/workflows?bot_id={theirs}"),
+        format!("/api/runs?workflow_id={}", other.id("workflows")),
+        format!("/api/runs?started_by={}", other.id("keys")),
+        format!("/api/runs?cursor={}", "fffa0000-0000-7000-8000-000000000000"),
         format!("/api/workflows?cursor={}", "fffa0000-0000-7000-8000-000000000000"),
         format!("{triggers}?cursor={}", "fffa0000-0000-7000-8000-000000000000"),
     ];

@@ -58,6 +58,7 @@ use monstrum_core::remote_agents::RemoteAgents;
 use monstrum_core::sandboxes::outputs::Outputs;
 use monstrum_core::sandboxes::{FileTurns, Sandboxes};
 use monstrum_core::webhooks::Receiver;
+use monstrum_work::runs::Runs;
 
 pub use archive::{ArchivingError, archive_offline, archive_online};
 pub use data::{
@@ -119,6 +120,7 @@ pub struct Running {
     pub admin_key: Option<Secret>,
     pub app: Arc<App>,
     pub tasks: Arc<Tasks>,
+    pub runs: Arc<Runs>,
     /// The time for which calls in flight may finish at shutdown.
     grace: Duration,
     stop: CancellationToken,
@@ -234,8 +236,9 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     recorder::install();
     let stop = CancellationToken::new();
     let engine = engine::create(&app, data.node).await?;
-    let tasks = tasks::register(&app, &engine);
-    let router = router(Arc::clone(&app), Arc::clone(&tasks), &settings, address, &stop);
+    let (tasks, runs) = tasks::register(&app, &engine);
+    let work = (Arc::clone(&tasks), Arc::clone(&runs));
+    let router = router(Arc::clone(&app), work, &settings, address, &stop);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
     let kept = Kept {
         tasks_days: settings.keep_tasks_days,
@@ -247,7 +250,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let served = tokio::spawn(server);
     let (admin_key, grace) = (data.admin_key, settings.shutdown_grace);
     let _data = data.lock;
-    Ok(Running { address, base_url, admin_key, app, tasks, grace, stop, served, audited, chores, engine, _data })
+    Ok(Running { address, base_url, admin_key, app, tasks, runs, grace, stop, served, audited, chores, engine, _data })
 }
 
 fn approvals(
@@ -321,7 +324,7 @@ fn built_in(
 /// Creates the router of a server that listens on `address`.
 fn router(
     app: Arc<App>,
-    tasks: Arc<Tasks>,
+    work: (Arc<Tasks>, Arc<Runs>),
     settings: &Settings,
     address: SocketAddr,
     stop: &CancellationToken,
@@ -340,7 +343,7 @@ fn router(
         public_url: settings.public_url.clone(),
         address,
     };
-    gateway::router(app, tasks, options, mcp, console)
+    gateway::router(app, work, options, mcp, console)
 }
 
 /// Listens on `address`. Returns the address with its port, which the system chooses for the port 0.

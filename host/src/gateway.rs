@@ -35,6 +35,7 @@ mod registry;
 mod resource_types;
 mod resources;
 mod roles;
+mod runs;
 mod sandbox_files;
 mod sandboxes;
 mod schedules;
@@ -70,12 +71,14 @@ use utoipa_axum::routes;
 use crate::gateway::http::extract::ConsoleKey;
 use crate::gateway::http::state::{Host, HttpState};
 use crate::gateway::http::{docs, idempotency, pace, queries};
+use crate::gateway::runs::RunStarter;
 use crate::gateway::sessions::MessageSender;
 use crate::gateway::tasks::TaskStarter;
 use crate::telemetry::recorder;
 use monstrum_agent::Tasks;
 use monstrum_core::app::App;
 use monstrum_core::operations::{Admin, Operator, Root};
+use monstrum_work::runs::Runs;
 
 pub use http::docs::description;
 pub use http::idempotency::{forget_expired, place_of_answer};
@@ -100,6 +103,7 @@ struct Creating {
     by_root: OpenApiRouter<HttpState>,
     by_admin: OpenApiRouter<HttpState>,
     by_operator: OpenApiRouter<HttpState>,
+    by_run_starter: OpenApiRouter<HttpState>,
     /// The routes that start tasks.
     by_task_starter: OpenApiRouter<HttpState>,
     by_message_sender: OpenApiRouter<HttpState>,
@@ -123,6 +127,7 @@ impl Creating {
             by_root: idempotency::describe(by_root),
             by_admin: idempotency::describe(by_admin),
             by_operator: idempotency::describe(by_operator),
+            by_run_starter: idempotency::describe(new().routes(routes!(runs::start))),
             by_task_starter: idempotency::describe(new().routes(routes!(tasks::start))),
             by_message_sender: idempotency::describe(new().routes(routes!(sessions::send))),
         }
@@ -132,13 +137,14 @@ impl Creating {
         idempotency::layer::<Root>(self.by_root, state)
             .merge(idempotency::layer::<Admin>(self.by_admin, state))
             .merge(idempotency::layer::<Operator>(self.by_operator, state))
+            .merge(idempotency::layer::<RunStarter>(self.by_run_starter, state))
             .merge(tasks::streamed(idempotency::layer::<TaskStarter>(self.by_task_starter, state), state))
             .merge(idempotency::layer::<MessageSender>(self.by_message_sender, state))
     }
 
     fn bare(self) -> OpenApiRouter<HttpState> {
         let by_right = self.by_root.merge(self.by_admin).merge(self.by_operator);
-        by_right.merge(self.by_task_starter).merge(self.by_message_sender)
+        by_right.merge(self.by_run_starter).merge(self.by_task_starter).merge(self.by_message_sender)
     }
 }
 
@@ -233,7 +239,7 @@ fn others() -> OpenApiRouter<HttpState> {
         .merge(work())
 }
 
-/// Returns the routes of the work of bots: tasks, what starts them, workflows, sessions, approvals and webhooks, and the doors of
+/// Returns the routes of the work of bots: tasks, what starts them, workflows and their runs, sessions, approvals and webhooks, and the doors of
 /// clients and agents.
 fn work() -> OpenApiRouter<HttpState> {
     OpenApiRouter::default()
@@ -252,6 +258,16 @@ fn work() -> OpenApiRouter<HttpState> {
         .routes(routes!(workflows::version))
         .routes(routes!(workflows::triggers))
         .routes(routes!(workflows::update_trigger, workflows::delete_trigger))
+        .routes(routes!(runs::of_workflow))
+        .routes(routes!(runs::list))
+        .routes(routes!(runs::show))
+        .routes(routes!(runs::steps))
+        .routes(routes!(runs::events))
+        .routes(routes!(runs::cancel))
+        .routes(routes!(runs::pause))
+        .routes(routes!(runs::resume))
+        .routes(routes!(runs::retry))
+        .routes(routes!(runs::resolve))
         .routes(routes!(events::list))
         .routes(routes!(events::show))
         .routes(routes!(deliveries::list))
@@ -287,7 +303,7 @@ fn api() -> OpenApiRouter<HttpState> {
 /// Returns the router of the server, with all routes and middleware.
 pub fn router(
     app: Arc<App>,
-    tasks: Arc<Tasks>,
+    (tasks, runs): (Arc<Tasks>, Arc<Runs>),
     options: Options,
     mcp: McpOptions,
     console: ConsoleOptions,
@@ -295,7 +311,7 @@ pub fn router(
     let demo = Arc::new(demo::DemoServer::new(mcp.stop.clone()));
     let mcp = Arc::new(mcp::Mcp::new(&app, mcp));
     let console = Arc::new(console);
-    let state = HttpState { app: Arc::clone(&app), tasks, options, mcp, console: Arc::clone(&console), demo };
+    let state = HttpState { app: Arc::clone(&app), tasks, runs, options, mcp, console: Arc::clone(&console), demo };
     let (api, description) = others().merge(Creating::new().layered(&state)).split_for_parts();
     let queries = queries::Queries::of(&description);
     let api = api

@@ -18,9 +18,10 @@ use support::{Api, FakeLlm, LlmReply, Server, TOKEN};
 
 use self::bodies::{schedule, subscription, trust, webhook};
 use crate::http::{Answers, made, send, workspace};
+use crate::runs::{run_is, started};
 use crate::sandbox::plant;
 use crate::tasks::{ended, give_model};
-use crate::workflows::new_workflow;
+use crate::workflows::{definition_with, new_workflow};
 use crate::world::{World, text};
 
 /// A world that creates new objects for each request, one for every object that a route can name.
@@ -111,6 +112,15 @@ impl Fresh {
         Ok((ended(api, &task).await?, bot))
     }
 
+    /// Creates a workflow with a run that has failed. Returns the run.
+    async fn run(&self) -> Result<Value> {
+        let (api, name) = (&self.world.api, self.name());
+        let definition = definition_with(&name, &self.world.bot, "{ id: halt, stop: failed }");
+        let workflow = made(api, "/api/workflows", &json!({ "definition": definition })).await?;
+        let run = started(api, &workflow, &json!({})).await?;
+        run_is(api, text(&run["id"]), "failed").await
+    }
+
     /// Creates a sandbox of the bot in a new conversation and returns its id.
     async fn sandbox(&self, chat: &str) -> Result<String> {
         let store = StoreOptions::sqlite(self.world.server.data_dir().join("monstrum.db"));
@@ -166,6 +176,10 @@ impl Fresh {
             // A webhook that does not exist, below `/hooks`.
             "{id}" => "01939d2c-7f6a-7000-8000-000000000001".to_owned(),
             "workflows" => made(api, "/api/workflows", &new_workflow(&self.name(), &self.world.bot)).await?,
+            "runs" => {
+                let run = self.run().await?;
+                text(&run["id"]).to_owned()
+            }
             "events" => {
                 let (_, emitted) = api.post("/api/events", &json!({ "name": self.name() })).await?;
                 text(&emitted["event_id"]).to_owned()
@@ -196,7 +210,11 @@ impl Fresh {
             .fold(template.to_owned(), |path, name| path.replace(name, &id));
         path = path.replace("{tool}", "test_echo_run").replace("{flow_id}", "01939d2c-7f6a-7000-8000-000000000001");
         path = path.replace("{chat_id}", &format!("{id}?app_id=app")).replace("{app_id}", &id);
-        path = path.replace("{type}", &id).replace("{function}", "sync").replace("{version}", "1");
+        path = path
+            .replace("{type}", &id)
+            .replace("{function}", "sync")
+            .replace("{version}", "1")
+            .replace("{step}", "halt");
         if path.contains("{trigger_id}") {
             let triggers = format!("/api/workflows/{id}/triggers");
             path = path.replace("{trigger_id}", &made(api, &triggers, &json!({ "event_pattern": "custom.x" })).await?);
@@ -227,13 +245,19 @@ impl Fresh {
             | "POST /api/webhooks/{id}/rotate"
             | "POST /api/deliveries/{id}/retry"
             | "POST /api/subscriptions/{id}/confirm"
+            | "POST /api/runs/{id}/pause"
+            | "POST /api/runs/{id}/resume"
+            | "POST /api/runs/{id}/retry"
             | "POST /oauth/begin/{ticket}" => return Ok(None),
             "POST /api/resources/{id}/oauth/start"
             | "POST /api/resources/{id}/oauth/device"
             | "POST /api/resources/{id}/oauth/refresh"
             | "POST /api/resources/{id}/oauth/discover"
             | "POST /api/platform/{type}/{function}"
+            | "POST /api/runs/{id}/cancel"
+            | "POST /api/workflows/{id}/runs"
             | "POST /api/console/tickets" => json!({}),
+            "POST /api/runs/{id}/steps/{step}/resolve" => json!({ "as": "failed" }),
             "POST /api/demo" => json!({ "step": "access" }),
             "POST /api/oauth/providers" => self.provider().await?,
             "POST /api/resources/{id}/oauth/confirm" => json!({ "digest": "sha256:0" }),
@@ -450,6 +474,15 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/roles/{id}                                    401  401  200  200  200  403  403  404
     DELETE /api/roles/{id}                                    401  401  204  204  403  403  403  404
     PATCH  /api/roles/{id}                                    401  401  200  200  403  403  403  404
+    GET    /api/runs                                          401  401  200  200  200  403  200  200
+    GET    /api/runs/{id}                                     401  401  200  200  200  403  200  404
+    POST   /api/runs/{id}/cancel                              401  401  409  409  409  403  409  404
+    GET    /api/runs/{id}/events                              401  401  200  200  200  403  200  404
+    POST   /api/runs/{id}/pause                               401  401  409  409  409  403  403  404
+    POST   /api/runs/{id}/resume                              401  401  409  409  409  403  403  404
+    POST   /api/runs/{id}/retry                               401  401  202  202  202  403  403  404
+    GET    /api/runs/{id}/steps                               401  401  200  200  200  403  200  404
+    POST   /api/runs/{id}/steps/{step}/resolve                401  401  409  409  409  403  403  404
     GET    /api/sandboxes                                     401  401  200  200  200  403  200  200
     GET    /api/sandboxes/{id}                                401  401  200  200  200  403  200  404
     DELETE /api/sandboxes/{id}                                401  401  202  202  202  403  202  404
@@ -497,6 +530,8 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/workflows/{id}                                401  401  200  200  200  403  403  404
     DELETE /api/workflows/{id}                                401  401  204  204  204  403  403  404
     PATCH  /api/workflows/{id}                                401  401  200  200  200  403  403  404
+    GET    /api/workflows/{id}/runs                           401  401  200  200  200  403  200  404
+    POST   /api/workflows/{id}/runs                           401  401  202  202  202  403  202  404
     GET    /api/workflows/{id}/triggers                       401  401  200  200  200  403  403  404
     POST   /api/workflows/{id}/triggers                       401  401  201  201  201  403  403  404
     DELETE /api/workflows/{id}/triggers/{trigger_id}          401  401  204  204  204  403  403  404

@@ -11,6 +11,7 @@ use support::{Api, FakeLlm, LlmReply, Server};
 use crate::http::roles::faults;
 use crate::http::wakes::plant_wakes;
 use crate::http::{Answers, made};
+use crate::runs::{run_is, started};
 use crate::sandbox::plant;
 use crate::tasks::{ended, give_model};
 use crate::workflows::{definition, definition_with};
@@ -35,6 +36,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     }
     let session = session(&world).await?;
     let workflow = workflows(&world).await?;
+    let run = runs(&world, &workflow).await?;
     let (_, document) = world.api.get("/api/openapi.json").await?;
     let mut lists = Vec::new();
     for (path, item) in document["paths"].as_object().context("the API description has no paths")? {
@@ -46,6 +48,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
                 Some("resources") => &of_users,
                 Some("sessions") => &session,
                 Some("workflows") => &workflow,
+                Some("runs") => &run,
                 _ => &world.bot,
             };
             lists.push(path.replace("{id}", id));
@@ -84,7 +87,8 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
             path.replace(&world.bot, "{id}")
                 .replace(&of_users, "{id}")
                 .replace(&session, "{id}")
-                .replace(&workflow, "{id}"),
+                .replace(&workflow, "{id}")
+                .replace(&run, "{id}"),
             items.len(),
             row.join(" ")
         ));
@@ -92,7 +96,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     assert_snapshot!(table.join("\n"), @"
     /api/approvals has 3; 422 422 422 422 422 422 422 422
     /api/audit has 11; 422 422 422 422 422 422 422 422
-    /api/audit/changes has 61; 422 422 422 422 422 422 422 422
+    /api/audit/changes has 65; 422 422 422 422 422 422 422 422
     /api/bots has 4; 422 422 422 422 422 422 422 422
     /api/bots/{id}/resources has 6; 422 422 422 422 422 422 422 422
     /api/bots/{id}/tasks has 4; 422 422 422 422 422 422 422 422
@@ -107,6 +111,8 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     /api/resources has 7; 422 422 422 422 422 422 422 422
     /api/resources/{id}/credentials has 3; 422 422 422 422 422 422 422 422
     /api/roles has 4; 422 422 422 422 422 422 422 422
+    /api/runs has 3; 422 422 422 422 422 422 422 422
+    /api/runs/{id}/steps has 3; 422 422 422 422 422 422 422 422
     /api/sandboxes has 4; 422 422 422 422 422 422 422 422
     /api/schedules has 2; 422 422 422 422 422 422 422 422
     /api/sessions has 2; 422 422 422 422 422 422 422 422
@@ -114,11 +120,12 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     /api/subscriptions has 2; 422 422 422 422 422 422 422 422
     /api/tasks has 4; 422 422 422 422 422 422 422 422
     /api/trust has 2; 422 422 422 422 422 422 422 422
-    /api/wakes has 4; 422 422 422 422 422 422 422 422
+    /api/wakes has 7; 422 422 422 422 422 422 422 422
     /api/webhooks has 3; 422 422 422 422 422 422 422 422
     /api/workflows has 3; 422 422 422 422 422 422 422 422
+    /api/workflows/{id}/runs has 3; 422 422 422 422 422 422 422 422
     /api/workflows/{id}/triggers has 3; 422 422 422 422 422 422 422 422
-    /api/workflows/{id}/versions has 3; 422 422 422 422 422 422 422 422
+    /api/workflows/{id}/versions has 4; 422 422 422 422 422 422 422 422
     /api/workspaces has 4; 422 422 422 422 422 422 422 422
     ");
     let mut answers = Answers::default();
@@ -258,6 +265,21 @@ async fn workflows(world: &World) -> Result<String> {
         made(&world.api, &format!("{path}/triggers"), &body).await?;
     }
     Ok(workflow)
+}
+
+/// Starts three runs that wait. Returns one, which has three steps.
+async fn runs(world: &World, workflow: &str) -> Result<String> {
+    let waits = ["a", "b", "c"].map(|id| format!("{{ id: {id}, wait: {{ event: custom.never }}, needs: [] }}"));
+    let definition = definition_with("third", &world.bot, &waits.join("\n  - "));
+    let path = format!("/api/workflows/{workflow}");
+    assert_eq!(world.api.patch(&path, &json!({ "definition": definition })).await?.0, 200);
+    let mut last = String::new();
+    for _ in 0..3 {
+        let run = started(&world.api, workflow, &json!({})).await?;
+        text(&run["id"]).clone_into(&mut last);
+        run_is(&world.api, &last, "waiting").await?;
+    }
+    Ok(last)
 }
 
 /// Returns a list without the discoveries of MCP servers, which are repeated in the background.

@@ -66,8 +66,8 @@ impl Server {
             public_url: None,
             address: self.running.address,
         };
-        let tasks = Arc::clone(&self.running.tasks);
-        gateway::router(Arc::clone(self.app()), tasks, self.options, mcp, console).oneshot(request).await.unwrap()
+        let work = (Arc::clone(&self.running.tasks), Arc::clone(&self.running.runs));
+        gateway::router(Arc::clone(self.app()), work, self.options, mcp, console).oneshot(request).await.unwrap()
     }
 
     async fn send(&self, request: Request<Body>) -> Answer {
@@ -177,7 +177,7 @@ async fn a_bot_key_reaches_its_own_tools_and_nothing_else() {
         // These routes reach only the key itself and what belongs to its bot, which has nothing.
         let is_of_its_own =
             matches!(path.as_str(), "/api/me" | "/api/sandboxes" | "/api/approvals" | "/api/tasks" | "/api/sessions")
-                || path == "/v1/models"
+                || matches!(path.as_str(), "/api/runs" | "/v1/models")
                 || ["/api/chats/", "/api/apps/"].iter().any(|begin| path.starts_with(begin));
         if is_document || is_of_its_own || is_open(&path) {
             continue;

@@ -86,7 +86,7 @@ async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
     // and decides about no approval.
     assert_snapshot!(
         format!("{refused:?}"),
-        @r#"{"admin": 7, "bot": 46, "no key": 54, "operator": 26, "other bot": 52, "unknown key": 54}"#
+        @r#"{"admin": 7, "bot": 47, "no key": 57, "operator": 26, "other bot": 55, "unknown key": 57}"#
     );
     Ok(())
 }

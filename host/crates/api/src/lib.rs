@@ -34,6 +34,7 @@ pub mod registry;
 pub mod resource_types;
 pub mod resources;
 pub mod roles;
+pub mod runs;
 pub mod sandbox_files;
 pub mod sandboxes;
 pub mod schedules;

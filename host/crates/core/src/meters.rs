@@ -226,6 +226,12 @@ pub fn event_to_start(took_ms: i64) {
     histogram!("monstrum_event_to_start_seconds").record(took_ms.max(0) as f64 / 1000.0);
 }
 
+/// Records an attempt of a step that calls a tool, with its status at the end and the time from its start.
+pub fn step(status: &'static str, took_ms: i64) {
+    counter!("monstrum_steps_total", "status" => status).increment(1);
+    histogram!("monstrum_step_seconds").record(took_ms.max(0) as f64 / 1000.0);
+}
+
 /// Records the number of wakes that are due and unclaimed, and for how long the oldest of them has been due.
 pub fn wakes(due: u64, oldest_ms: i64) {
     gauge!("monstrum_wakes_due").set(due as f64);

@@ -55,8 +55,8 @@ mod workspaces;
 
 pub use agent_hosts::{AgentHost, AgentHostRow, AgentPresenceRow};
 pub use approvals::{
-    ApprovalDecision, ApprovalFilter, ApprovalKind, ApprovalRow, ApprovalStatus, AskedApproval, GrantRow, PendingMax,
-    UsedApproval,
+    ApprovalDecision, ApprovalFilter, ApprovalKind, ApprovalRow, ApprovalStatus, AskedApproval, GrantRow, NewApproval,
+    PendingMax, UsedApproval,
 };
 pub use audit::{
     AnchorRow, AuditKind, AuditRow, CHANGE_FLAG, CallCount, CallCounts, CallFilter, CallProperty, CallTree, ChainEnd,
@@ -97,9 +97,9 @@ pub use rows::{
     VerifiedPolicy, VerifiedRows,
 };
 pub use runs::{
-    AdvancedRun, ChildOfStep, ChildRefusal, EndedRunStep, InsertedRun, NewChild, NewRun, RunFilter, RunProgress,
-    RunRequest, RunRoom, RunRow, RunStarter, RunStatus, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus,
-    RunStepStop, RunsMax,
+    AdvancedRun, ChildOfStep, ChildRefusal, EndedRunStep, InsertedRun, InvalidStepCursor, NewChild, NewRun,
+    ParkedRunStep, ResolvedRunStep, RetriedRun, RunFilter, RunProgress, RunRequest, RunRoom, RunRow, RunStarter,
+    RunStatus, RunStepCursor, RunStepHead, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop, RunsMax,
 };
 pub use sandboxes::{
     RunningSandboxes, SandboxFilter, SandboxOutputRow, SandboxOutputsMax, SandboxRow, SandboxSettled, SandboxStatus,

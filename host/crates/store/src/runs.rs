@@ -7,6 +7,8 @@
 //! replaced writes nothing. What people ask of a run is in its sealed record, because undoing has effects, and in a column for
 //! lists. People and turns replace the record only if it is the one that they have read.
 
+mod calls;
+mod reads;
 mod room;
 mod steps;
 mod turn;
@@ -19,8 +21,10 @@ use crate::plugins::digest_of;
 use crate::wakes::NewWake;
 use crate::{Listed, Page, Store, StoreError};
 
+pub use calls::ParkedRunStep;
+pub use reads::{InvalidStepCursor, RunStepCursor, RunStepHead};
 pub use room::RunRoom;
-pub use steps::{EndedRunStep, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop};
+pub use steps::{EndedRunStep, ResolvedRunStep, RunStepKey, RunStepPhase, RunStepRow, RunStepStatus, RunStepStop};
 pub use turn::{AdvancedRun, ChildOfStep, ChildRefusal, NewChild, RunProgress};
 pub(crate) use waits::wake_of_task;
 
@@ -143,6 +147,16 @@ pub struct NewRun {
     pub max: RunsMax,
 }
 
+/// The result of retrying a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetriedRun {
+    Retried,
+    /// The workspace has too many runs that have not ended, or that wait for room.
+    Full,
+    /// The run has not failed and was not cancelled, or has changed since it was read.
+    Changed,
+}
+
 /// The result of inserting a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsertedRun {
@@ -202,8 +216,7 @@ const RESUME: &str = "\
 const RETRY: &str = "\
     update runs set status = 'queued', attempt = attempt + 1, asked = null, code = null, started_at = null, \
     deadline_at = null, ended_at = null, awaits = null, sealed = $3 where workspace_id = $1 and id = $2 and sealed = $4 \
-    and status in ('failed', 'cancelled') \
-    and not exists (select 1 from run_steps where run_id = $2 and status = 'uncertain')";
+    and status in ('failed', 'cancelled')";
 const FORGET: &str = "delete from runs where ended_at < $1";
 const WAKE_OF_KEY: &str = "\
     insert into wakes (key, workspace_id, due_at, version) \
@@ -221,6 +234,15 @@ pub(crate) async fn has_unended(session: &mut Session, workflow: WorkflowId) -> 
     Ok(unended.is_none_or(|unended| unended > 0))
 }
 
+/// Returns whether a workspace has room for another run. No other transaction fills it before this one ends.
+async fn has_room(session: &mut Session, workspace: WorkspaceId, max: RunsMax) -> Result<bool, StoreError> {
+    session.run(LOCK_WORKSPACE, args![workspace]).await?;
+    // A count that is missing must not let anything start.
+    let unended: Option<i64> = session.one(UNENDED, args![workspace]).await?;
+    let queued: Option<i64> = session.one(QUEUED, args![workspace]).await?;
+    Ok(unended.is_some_and(|unended| unended < max.of_workspace) && queued.is_some_and(|queued| queued < max.queued))
+}
+
 /// Writes a run with its wake in a transaction. Without [`InsertedRun::Inserted`], nothing of the run was written.
 pub(crate) async fn write_run(
     session: &mut Session,
@@ -228,11 +250,7 @@ pub(crate) async fn write_run(
     wake: &NewWake,
     max: RunsMax,
 ) -> Result<InsertedRun, StoreError> {
-    session.run(LOCK_WORKSPACE, args![row.workspace_id]).await?;
-    // A count that is missing must not let anything start.
-    let unended: Option<i64> = session.one(UNENDED, args![row.workspace_id]).await?;
-    let queued: Option<i64> = session.one(QUEUED, args![row.workspace_id]).await?;
-    if unended.is_none_or(|unended| unended >= max.of_workspace) || queued.is_none_or(|queued| queued >= max.queued) {
+    if !has_room(session, row.workspace_id, max).await? {
         return Ok(InsertedRun::Full);
     }
     if let Some(key_max) = max.of_key {
@@ -333,10 +351,28 @@ impl Store {
         self.change_run(wake, RESUME, args![before.workspace_id, before.id, sealed, &before.sealed]).await
     }
 
-    /// Begins the next attempt of a run that has failed or was cancelled. Returns `false` if the run is in another state or
-    /// has changed since it was read, or if one of its steps is uncertain.
-    pub async fn retry_run(&self, before: &RunRow, sealed: &str, wake: &NewWake) -> Result<bool, StoreError> {
-        self.change_run(wake, RETRY, args![before.workspace_id, before.id, sealed, &before.sealed]).await
+    /// Begins the next attempt of a run that has failed or was cancelled. The caller has read in its record that no step is
+    /// uncertain.
+    pub async fn retry_run(
+        &self,
+        before: &RunRow,
+        sealed: &str,
+        wake: &NewWake,
+        max: RunsMax,
+    ) -> Result<RetriedRun, StoreError> {
+        retry!(async {
+            let mut session = self.db.write().await?;
+            // The lock of the workspace precedes the wake, as in the turn of a run.
+            if !has_room(&mut session, before.workspace_id, max).await? {
+                return Ok(RetriedRun::Full);
+            }
+            wake.write(&mut session).await?;
+            if session.run(RETRY, args![before.workspace_id, before.id, sealed, &before.sealed]).await? == 0 {
+                return Ok(RetriedRun::Changed);
+            }
+            session.commit().await?;
+            Ok(RetriedRun::Retried)
+        })
     }
 
     async fn change_run(

@@ -13,7 +13,7 @@ mod reservations;
 pub use reports::{UsageBy, UsageGroup, UsageGroups};
 pub use reservations::{ReservationFilter, ReservationPage, ReservationRow, Used};
 
-use monstrum_types::{AppUser, BotId, WorkspaceId};
+use monstrum_types::{AppUser, BotId, WakeKind, WorkspaceId};
 use sha2::{Digest as _, Sha256};
 
 use crate::db::{Arg, Session, args, from_row, values};
@@ -354,8 +354,10 @@ impl StoreRow {
             StoreRow::Event(event) => (1, event.id.to_string()),
             // The row of the task precedes its wake, because the end of a step only reads the wake.
             StoreRow::TaskStep(step) => (2, format!("{}/{:020}", step.task_id, step.sequence)),
-            StoreRow::RunStep(step) => (2, step.lock_order()),
-            StoreRow::Wake(wake) => (3, wake.key.to_string()),
+            // The wake of a run precedes its steps, as in the turn of a run.
+            StoreRow::Wake(wake) if wake.key.kind() == WakeKind::Run => (3, wake.key.to_string()),
+            StoreRow::RunStep(step) => (4, step.lock_order()),
+            StoreRow::Wake(wake) => (5, wake.key.to_string()),
         }
     }
 

@@ -63,6 +63,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "schedules", description = "The times at which bots start tasks"),
         (name = "webhooks", description = "Routes by which systems outside make events"),
         (name = "workflows", description = "Documents with steps that bots run, and the events that start them"),
+        (name = "runs", description = "Runs of workflows, and the attempts of their steps"),
         (name = "events", description = "What happened, and what it has started"),
         (name = "subscriptions", description = "Which events start tasks of bots"),
         (name = "sessions", description = "The tasks of conversations"),
@@ -446,6 +447,17 @@ mod tests {
         POST /api/workflows/{id}/triggers
         PATCH /api/workflows/{id}/triggers/{trigger_id}
         DELETE /api/workflows/{id}/triggers/{trigger_id}
+        GET /api/workflows/{id}/runs
+        POST /api/workflows/{id}/runs
+        GET /api/runs
+        GET /api/runs/{id}
+        GET /api/runs/{id}/steps
+        GET /api/runs/{id}/events
+        POST /api/runs/{id}/cancel
+        POST /api/runs/{id}/pause
+        POST /api/runs/{id}/resume
+        POST /api/runs/{id}/retry
+        POST /api/runs/{id}/steps/{step}/resolve
         GET /api/events
         POST /api/events
         GET /api/events/{id}

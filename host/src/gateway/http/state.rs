@@ -9,6 +9,7 @@ use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use monstrum_agent::Tasks;
 use monstrum_core::app::App;
+use monstrum_work::runs::Runs;
 use monstrum_work::workflows::Workflows;
 
 use crate::config::{McpHost, PublicUrl};
@@ -58,6 +59,7 @@ impl ConsoleOptions {
 pub struct HttpState {
     pub app: Arc<App>,
     pub(crate) tasks: Arc<Tasks>,
+    pub(crate) runs: Arc<Runs>,
     pub options: Options,
     pub(crate) mcp: Arc<Mcp>,
     pub(crate) console: Arc<ConsoleOptions>,
@@ -83,6 +85,25 @@ impl Deref for TasksOfHost {
 
     fn deref(&self) -> &Arc<Tasks> {
         &self.0
+    }
+}
+
+/// The runs of the host, for handlers.
+pub(crate) struct RunsOfHost(pub Arc<Runs>);
+
+impl Deref for RunsOfHost {
+    type Target = Arc<Runs>;
+
+    fn deref(&self) -> &Arc<Runs> {
+        &self.0
+    }
+}
+
+impl FromRequestParts<HttpState> for RunsOfHost {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(_: &mut Parts, state: &HttpState) -> Result<Self, Infallible> {
+        Ok(RunsOfHost(Arc::clone(&state.runs)))
     }
 }
 

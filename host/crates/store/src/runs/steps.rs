@@ -2,6 +2,7 @@
 
 use monstrum_types::{ApprovalId, RequestId, RunId, TaskId, UtcMillis, WakeClaimId, WakeKey, WorkspaceId, words};
 
+use super::RunRow;
 use crate::db::{Arg, Session, args, from_row, retry, values};
 use crate::wakes::NewWake;
 use crate::{Store, StoreError};
@@ -98,6 +99,17 @@ from_row! {
     }
 }
 
+/// What a person says about an uncertain attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResolvedRunStep<'a> {
+    /// The run and the attempt as they were read, and their new records.
+    pub run: (&'a RunRow, &'a str),
+    pub step: (&'a RunStepRow, &'a str),
+    pub status: RunStepStatus,
+    pub code: Option<&'a str>,
+    pub ended_at: UtcMillis,
+}
+
 /// The end of an attempt. For a call, it is written in the transaction of its audit row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedRunStep {
@@ -122,8 +134,10 @@ macro_rules! select_steps {
     };
 }
 
+pub(super) use select_steps;
+
 pub(super) const OF_RUN: &str = select_steps!("where run_id = $1 order by started_at, position");
-const PAGE: &str = select_steps!("where workspace_id = $1 and run_id = $2 order by started_at, position limit $3");
+const FIRST: &str = select_steps!("where workspace_id = $1 and run_id = $2 order by started_at, position limit $3");
 const OPEN: &str = select_steps!("where position = $1 and run_id = $2 and ended_at is null");
 const LATEST: &str = select_steps!(
     "where workspace_id = $1 and run_id = $2 and phase = 'do' and step = $3 and item = $4 order by run_attempt desc, attempt desc \
@@ -139,11 +153,14 @@ const END: &str = "\
     and exists (select 1 from wakes where key = $7 and claim_id = $8)";
 pub(super) const STOP: &str =
     "update run_steps set stopping = $3 where position = $1 and run_id = $2 and ended_at is null";
+pub(super) const ASK_AGAIN: &str =
+    "update run_steps set approval_id = $3 where position = $1 and run_id = $2 and ended_at is null";
 pub(super) const RESEAL: &str = "update run_steps set sealed = $4 where position = $1 and run_id = $2 and sealed = $3";
+// The record of the run is replaced as well, so that a turn that has read the attempt before decides again.
+const RESOLVE_RUN: &str = "update runs set sealed = $3 where workspace_id = $1 and id = $2 and sealed = $4";
 const RESOLVE: &str = "\
-    update run_steps set status = $3, code = $4, sealed = $5 \
-    where position = $1 and run_id = $2 and status = 'uncertain' \
-    and exists (select 1 from runs where id = $2 and workspace_id = $6)";
+    update run_steps set status = $3, code = $4, ended_at = $5, sealed = $6 \
+    where position = $1 and run_id = $2 and workspace_id = $7 and sealed = $8";
 
 impl RunStepKey {
     /// Returns the key as one text, in which rows and their locks are ordered.
@@ -220,7 +237,7 @@ impl Store {
         run: RunId,
         limit: u32,
     ) -> Result<Vec<RunStepRow>, StoreError> {
-        self.db.all(PAGE, args![workspace, run, i64::from(limit)]).await
+        self.db.all(FIRST, args![workspace, run, i64::from(limit)]).await
     }
 
     /// Returns an attempt that has not ended.
@@ -239,21 +256,20 @@ impl Store {
         self.db.one(LATEST, args![workspace, run, step, item]).await
     }
 
-    /// Writes what a person says about an uncertain attempt, and requests the turn of the run. Returns `false` if the
-    /// attempt is not uncertain.
-    pub async fn resolve_run_step(
-        &self,
-        workspace: WorkspaceId,
-        key: &RunStepKey,
-        (status, code, sealed): (RunStepStatus, Option<&str>, &str),
-        wake: &NewWake,
-    ) -> Result<bool, StoreError> {
+    /// Writes what a person says about an uncertain attempt, and requests the turn of the run. Returns `false` if the run or
+    /// the attempt has changed since it was read.
+    pub async fn resolve_run_step(&self, said: &ResolvedRunStep<'_>, wake: &NewWake) -> Result<bool, StoreError> {
+        let ResolvedRunStep { run: (run, sealed_run), step: (step, sealed_step), status, code, ended_at } = said;
         retry!(async {
             let mut session = self.db.write().await?;
+            // The wake comes first, as in the turn of a run.
             wake.write(&mut session).await?;
-            let mut values: Vec<Arg<'_>> = key.values();
-            values.extend(values![status.as_str(), code, sealed, workspace]);
-            if session.run(RESOLVE, &values).await? == 0 {
+            if session.run(RESOLVE_RUN, args![run.workspace_id, run.id, *sealed_run, &run.sealed]).await? == 0 {
+                return Ok(false);
+            }
+            let mut values: Vec<Arg<'_>> = step.key().values();
+            values.extend(values![status.as_str(), *code, *ended_at, *sealed_step, run.workspace_id, &step.sealed]);
+            if step.run_id != run.id || session.run(RESOLVE, &values).await? == 0 {
                 return Ok(false);
             }
             session.commit().await?;

@@ -32,6 +32,7 @@ mod sealed;
 mod spans;
 mod sqlite;
 mod starts;
+mod step_approvals;
 mod subscriptions;
 mod support;
 mod tasks;
@@ -91,6 +92,7 @@ intrusions! {
     an_older_generation_is_read_with_everything,
     a_restored_approval_permits_nothing,
     a_forged_grant_is_ignored,
+    an_edited_question_is_rejected,
     an_edited_or_restored_tool_serves_nothing,
     an_edited_or_restored_budget_is_rejected,
     an_edited_or_restored_schedule_is_rejected,
@@ -299,6 +301,9 @@ cases! {
         a_workflow_that_skips_starts_no_run_beyond_its_limit,
         a_turn_of_a_run_writes_all_or_nothing,
         the_end_of_a_step_is_written_by_the_turn_that_has_the_claim,
+        the_steps_of_a_run_are_read_in_pages,
+        a_turn_finds_the_open_attempt_of_its_step,
+        a_step_waits_for_an_approval_without_a_turn,
         people_pause_cancel_resolve_and_retry_runs,
         a_run_starts_when_there_is_room,
         a_run_starts_its_child_in_the_same_transaction,
@@ -327,6 +332,13 @@ cases! {
         pending_approvals_are_limited,
         approvals_are_listed_by_id_and_by_change,
         grants_are_read_as_changes_and_deleted_with_their_bot,
+    }
+    step_approvals {
+        a_step_asks_in_the_turn_of_its_run_and_the_decision_wakes_the_run,
+        the_end_of_an_approval_wakes_the_steps_that_wait_for_it,
+        a_turn_that_asks_for_too_much_writes_nothing,
+        approvals_for_which_no_step_waits_become_void,
+        a_changed_call_makes_its_approval_void_once,
     }
     sealed {
         sealed_records_have_pages,

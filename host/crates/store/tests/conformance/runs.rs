@@ -1,18 +1,23 @@
 //! Tests of runs: they are started once, and their turns write everything or nothing.
 
+mod steps;
+
 use monstrum_store::{
-    AdvancedRun, AfterTurn, ChildOfStep, ChildRefusal, EndedRunStep, InsertedRun, NewChild, NewWake, Page, RunFilter,
-    RunProgress, RunRequest, RunRoom, RunRow, RunStarter, RunStatus, RunStepPhase, RunStepRow, RunStepStatus,
-    RunStepStop, RunsMax, SealedColumn, Store, StoreError, StoreRow, WakeClaim, WorkflowRow,
+    AdvancedRun, AfterTurn, ChildOfStep, ChildRefusal, EndedRunStep, InsertedRun, NewChild, NewWake, Page,
+    ResolvedRunStep, RetriedRun, RunFilter, RunProgress, RunRequest, RunRoom, RunRow, RunStarter, RunStatus,
+    RunStepPhase, RunStepRow, RunStepStatus, RunStepStop, RunsMax, SealedColumn, Store, StoreError, StoreRow,
+    WakeClaim, WorkflowRow,
 };
 use monstrum_types::{Clock as _, Labels, RequestId, RunId, SystemClock, UtcMillis, WakeClaimId, WakeKey, WakeKind};
 
 use crate::rows::{NOW, default_workspace, other_workspace};
 use crate::workflows;
 
+pub(crate) use steps::{a_step_waits_for_an_approval_without_a_turn, a_turn_finds_the_open_attempt_of_its_step};
+
 pub(crate) const MAX: RunsMax = RunsMax { of_workspace: 9, queued: 9, of_key: None };
 /// The end of time for these tests: no wake is due later.
-const LATER: UtcMillis = UtcMillis(4_102_444_800_000);
+pub(crate) const LATER: UtcMillis = UtcMillis(4_102_444_800_000);
 
 pub(crate) async fn workflow(store: &Store, name: &str) -> WorkflowRow {
     let bot = workflows::bot(store, default_workspace(store).await, name).await;
@@ -62,7 +67,7 @@ pub(crate) async fn inserted(store: &Store, run: &RunRow) -> InsertedRun {
     store.insert_run(run, &wake(run), MAX).await.unwrap()
 }
 
-async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
+pub(crate) async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
     let wakes = [(key.clone(), LATER, WakeClaimId::new())];
     store.claim_wakes("node", &wakes, SystemClock.now()).await.unwrap().remove(0)
 }
@@ -123,6 +128,9 @@ pub(crate) fn progress<'a>(run: &'a RunRow, status: RunStatus) -> RunProgress<'a
         children: Vec::new(),
         wakes: Vec::new(),
         events: Vec::new(),
+        approvals: Vec::new(),
+        asked_again: Vec::new(),
+        void: Vec::new(),
         next: None,
         now: NOW,
     }
@@ -292,6 +300,51 @@ pub(crate) async fn the_end_of_a_step_is_written_by_the_turn_that_has_the_claim(
     assert_eq!(record.key, [format!("{}/do/first//000001/000001", row.id)]);
 }
 
+pub(crate) async fn the_steps_of_a_run_are_read_in_pages(store: &Store) {
+    let row = run(&workflow(store, "a").await);
+    let named = |name: &str, ms: i64| RunStepRow { started_at: NOW.plus_ms(ms), ..step(&row, name) };
+    let block = RunStepRow { kind: "each".to_owned(), ..named("block", 1) };
+    let ended = |step: RunStepRow, status, ms| RunStepRow { status, ended_at: Some(NOW.plus_ms(ms)), ..step };
+    let again = RunStepRow { attempt: 2, ..named("b", 2) };
+    let all = [
+        ended(named("a", 0), RunStepStatus::Succeeded, 5),
+        ended(named("b", 0), RunStepStatus::Uncertain, 1),
+        block,
+        again,
+        ended(named("c", 2), RunStepStatus::Uncertain, 9),
+    ];
+    assert_eq!(inserted(store, &row).await, InsertedRun::Inserted);
+    let turn = claim(store, &wake(&row).key).await;
+    let begun = RunProgress { steps: all.to_vec(), next: Some(LATER), ..progress(&row, RunStatus::Running) };
+    store.advance_run(&turn, &begun).await.unwrap();
+    for limit in [1, 2, 5] {
+        let (mut read, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = store.run_step_page(row.workspace_id, row.id, &Page { limit, cursor }).await.unwrap();
+            read.extend(page.items);
+            cursor = page.next_cursor.map(|cursor| cursor.to_string().parse().unwrap());
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(read, all, "{limit}");
+    }
+    let names = |steps: Vec<RunStepRow>| steps.into_iter().map(|step| (step.step, step.attempt)).collect::<Vec<_>>();
+    let waiting = store.waiting_run_steps(row.workspace_id, row.id, 1, 9).await.unwrap();
+    assert_eq!(names(waiting), [("b".to_owned(), 2), ("c".to_owned(), 1)]);
+    let heads = store.run_step_heads(row.workspace_id, row.id, NOW.plus_ms(5)).await.unwrap();
+    let positions: Vec<String> = [&all[0], &all[2], &all[3], &all[4]].map(|step| step.key().position()).to_vec();
+    assert_eq!(heads.iter().map(|head| head.position.clone()).collect::<Vec<_>>(), positions);
+    assert_eq!((heads[0].status, heads[0].ended_at), (RunStepStatus::Succeeded, Some(NOW.plus_ms(5))));
+    let at = async |workspace, position: &str| store.run_step_at(workspace, row.id, position).await.unwrap();
+    assert_eq!(at(row.workspace_id, &positions[3]).await.as_ref(), Some(&all[4]));
+    let foreign = other_workspace(store).await;
+    assert_eq!(at(foreign, &positions[3]).await, None);
+    assert_eq!(store.run_step_page(foreign, row.id, &Page::first(9)).await.unwrap().items, []);
+    assert_eq!(store.run_step_heads(foreign, row.id, NOW).await.unwrap(), []);
+    assert_eq!(store.waiting_run_steps(foreign, row.id, 1, 9).await.unwrap(), []);
+}
+
 pub(crate) async fn people_pause_cancel_resolve_and_retry_runs(store: &Store) {
     let row = run(&workflow(store, "a").await);
     let first = step(&row, "first");
@@ -323,13 +376,26 @@ pub(crate) async fn people_pause_cancel_resolve_and_retry_runs(store: &Store) {
     let ended = read(store, &row).await;
     assert_eq!((ended.code.as_deref(), ended.asked), (Some("uncertain"), Some(RunRequest::CancelAndUndo)));
     assert!(!ask(RunRequest::Pause).await, "the run has ended");
-    let retry = async |before: &RunRow| store.retry_run(before, "again", &wake(before)).await.unwrap();
-    assert!(!retry(&ended).await, "a step is uncertain");
-    let said = (RunStepStatus::Failed, Some("failed"), "said");
-    let resolve = async |workspace| store.resolve_run_step(workspace, &first.key(), said, &wake(&row)).await.unwrap();
-    assert!(!resolve(foreign).await);
-    assert!(resolve(row.workspace_id).await && !resolve(row.workspace_id).await, "a person decides once");
-    assert!(retry(&ended).await && !retry(&ended).await);
+    let uncertain = steps(store, &row).await.remove(0);
+    let resolve = async |run: &RunRow, step: &RunStepRow| {
+        let (status, ended_at) = (RunStepStatus::Failed, NOW.plus_ms(9));
+        let said =
+            ResolvedRunStep { run: (run, "heard"), step: (step, "said"), status, code: Some("failed"), ended_at };
+        store.resolve_run_step(&said, &wake(&row)).await.unwrap()
+    };
+    assert!(!resolve(&RunRow { workspace_id: foreign, ..ended.clone() }, &uncertain).await);
+    assert!(!resolve(&ended, &first).await, "the record of the step has changed");
+    assert!(!resolve(&current, &RunStepRow { run_id: RunId::new(), ..uncertain.clone() }).await);
+    assert!(resolve(&ended, &uncertain).await && !resolve(&ended, &uncertain).await, "a person decides once");
+    let resolved = steps(store, &row).await.remove(0);
+    assert_eq!((resolved.status, resolved.ended_at), (RunStepStatus::Failed, Some(NOW.plus_ms(9))));
+    assert_eq!((resolved.code.as_deref(), resolved.sealed.as_str()), (Some("failed"), "said"));
+    let retry = async |before: &RunRow, max| store.retry_run(before, "again", &wake(before), max).await.unwrap();
+    assert_eq!(retry(&ended, MAX).await, RetriedRun::Changed, "the record of the run has changed");
+    let ended = read(store, &row).await;
+    assert_eq!(retry(&ended, RunsMax { queued: 0, ..MAX }).await, RetriedRun::Full);
+    assert_eq!(retry(&ended, MAX).await, RetriedRun::Retried);
+    assert_eq!(retry(&ended, MAX).await, RetriedRun::Changed);
     let again = read(store, &row).await;
     assert_eq!((again.status, again.attempt, again.sealed.as_str()), (RunStatus::Queued, 2, "again"));
     assert_eq!((again.ended_at, again.asked, again.code), (None, None, None));

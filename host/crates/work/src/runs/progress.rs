@@ -319,7 +319,7 @@ fn stored(ending: Ending) -> EndingContent {
     EndingContent { status, error, output, undo, since: UtcMillis(since) }
 }
 
-fn column(status: StepStatus) -> RunStepStatus {
+pub(super) fn column(status: StepStatus) -> RunStepStatus {
     match status {
         StepStatus::Running => RunStepStatus::Running,
         StepStatus::Waiting => RunStepStatus::Waiting,

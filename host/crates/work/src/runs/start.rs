@@ -23,7 +23,7 @@ pub const INPUT_BYTES_MAX: usize = 1 << 20;
 
 /// The maximum numbers of runs of a workspace: 1000 that wait for room, and in all 100 000 more that wait for something else,
 /// with 100 that run.
-const RUNS_MAX: RunsMax = RunsMax { of_workspace: 101_100, queued: 1_000, of_key: None };
+pub(super) const RUNS_MAX: RunsMax = RunsMax { of_workspace: 101_100, queued: 1_000, of_key: None };
 
 /// The maximum number of runs whose steps have started each other, with the first one.
 pub const RUN_DEPTH_MAX: u32 = 8;
