@@ -1,9 +1,11 @@
-//! Approvals: calls for which gates ask, and the people who decide about them.
+//! Approvals: calls for which gates ask, steps of workflows, and the people who decide about them.
 
 mod calls;
 mod command;
 mod deciding;
 mod nested;
+mod step_calls;
+mod steps;
 mod stream;
 mod tampering;
 mod waiting;

@@ -1,4 +1,4 @@
-//! Events: they are stored, dispatched, and start tasks of the bots that subscribe to them.
+//! Events: they are stored, dispatched, and start tasks of the bots that subscribe to them, and runs of workflows.
 
 mod forged;
 mod guests;
@@ -8,6 +8,7 @@ mod platform;
 mod routes;
 mod starting;
 mod subscriptions;
+mod triggers;
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};

@@ -3,6 +3,7 @@
 mod command;
 mod definitions;
 mod forged;
+mod starts;
 mod triggers;
 
 use anyhow::{Result, ensure};

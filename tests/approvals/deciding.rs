@@ -211,7 +211,7 @@ async fn lists_are_filtered() -> Result<()> {
     assert_eq!(ids("?status=pending").await?, std::slice::from_ref(&second));
     assert_eq!(ids("?status=denied&kind=call").await?, std::slice::from_ref(&first));
     assert_eq!(ids(&format!("?bot_id={}&limit=1", gated.world.bot)).await?, [first]);
-    for query in ["?status=open", "?kind=step", "?bot_id=x"] {
+    for query in ["?status=open", "?kind=steps", "?bot_id=x"] {
         assert_eq!(gated.admin.get(&format!("/api/approvals{query}")).await?.0, 422, "{query}");
     }
     Ok(())
@@ -270,10 +270,10 @@ fn expired(gated: &Gated, workspace: &str, status: ApprovalStatus) -> Result<App
         bot_id: gated.world.bot.parse()?,
         app_id: None,
         user_id: None,
-        tool: TOOL.to_owned(),
-        resource_id: gated.bound.resource.parse()?,
-        operation: "echo.read".to_owned(),
-        effect: "write".to_owned(),
+        tool: Some(TOOL.to_owned()),
+        resource_id: Some(gated.bound.resource.parse()?),
+        operation: Some("echo.read".to_owned()),
+        effect: Some("write".to_owned()),
         links: json!([]),
         labels: json!([]),
         gates: json!([]),
@@ -289,6 +289,11 @@ fn expired(gated: &Gated, workspace: &str, status: ApprovalStatus) -> Result<App
         note: None,
         ended_at: None,
         changed_at: now,
+        run_id: None,
+        run_step: None,
+        item: None,
+        targets: None,
+        starters: None,
     })
 }
 
@@ -338,7 +343,7 @@ async fn expire(gated: &Gated, id: &str, is_approved: bool) -> Result<()> {
     if is_approved {
         let at = now.plus_ms(-30_000);
         let decided = store.decide_approval(&row, ApprovalDecision::Approve, KeyId::new(), None, at).await?;
-        ensure!(decided.is_some_and(|row| row.status == ApprovalStatus::Approved));
+        ensure!(decided.is_some_and(|(row, _)| row.status == ApprovalStatus::Approved));
     }
     store.close().await;
     Ok(())

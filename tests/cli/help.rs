@@ -174,7 +174,7 @@ async fn every_command_helps() -> Result<()> {
       webhook       Let systems outside make events
       workflow      Check, save and show workflows: documents with steps that bots run
       session       List, show and delete the conversations of bots
-      approval      Decide about calls that wait for a person
+      approval      Decide about calls and steps of workflows that wait for a person
       mcp           Decide about tools of MCP servers and remote agents
       audit         Read and verify the audit
       logs          Print the newest calls, and follow calls as they end

@@ -1,5 +1,5 @@
 //! `monstrum approval`: lists approvals, shows them, and decides about them. A decision is made only after the command
-//! has shown the call, and names the digest of exactly this call.
+//! has shown the call or the step, and names the digest of exactly this.
 
 use std::process::ExitCode;
 
@@ -15,6 +15,7 @@ const LIST_EXAMPLES: &str = "\
 Examples:
   monstrum approval list
   monstrum approval list --status denied --bot-id 01998a3c-…
+  monstrum approval list --kind step
   monstrum approval list --status all --json
 
 Without --status, the command lists pending approvals.";
@@ -31,16 +32,17 @@ Examples:
   monstrum approval approve 01998a3c-… --yes     does not ask for confirmation
 
 An approval permits one call with exactly these parameters. The caller repeats the call, unless the call waits for the
-approval.";
+approval. The approval of a step of a workflow lets the run go on, and permits exactly the calls that the command shows.";
 
 const DENY_EXAMPLES: &str = "\
 Examples:
   monstrum approval deny 01998a3c-…
   monstrum approval deny 01998a3c-… --note 'not before the release' --yes
 
-The caller reads the note. Until the approval expires, the same call is denied without asking again.";
+The caller reads the note. Until the approval expires, the same call is denied without asking again. A step of a workflow
+that is denied fails.";
 
-/// Decide about calls that wait for a person
+/// Decide about calls and steps of workflows that wait for a person
 #[derive(Subcommand)]
 pub(super) enum Approval {
     /// List approvals
@@ -49,17 +51,20 @@ pub(super) enum Approval {
         /// pending, approved, denied, used, expired, void, or all
         #[arg(long, default_value = "pending")]
         status: String,
-        /// The bot that makes the calls
+        /// call or step
+        #[arg(long)]
+        kind: Option<String>,
+        /// The bot that makes the calls, or as which the workflows run
         #[arg(long, value_name = "ID")]
         bot_id: Option<BotId>,
     },
-    /// Show an approval with the parameters of its call
+    /// Show an approval with the parameters of its calls
     #[command(after_help = SHOW_EXAMPLES)]
     Show { id: ApprovalId },
-    /// Show a call and approve it
+    /// Show a call or a step and approve it
     #[command(after_help = APPROVE_EXAMPLES)]
     Approve(Decide),
-    /// Show a call and deny it
+    /// Show a call or a step and deny it
     #[command(after_help = DENY_EXAMPLES)]
     Deny(Decide),
 }
@@ -79,11 +84,12 @@ impl Approval {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let client = Client::new(options)?;
         match self {
-            Approval::List { status, bot_id } => {
+            Approval::List { status, kind, bot_id } => {
                 let mut query = Vec::new();
                 if status != "all" {
                     query.push(("status", status));
                 }
+                query.extend(kind.map(|kind| ("kind", kind)));
                 query.extend(bot_id.map(|id| ("bot_id", id.to_string())));
                 list(&client.items(&["api", "approvals"], &query).await?, options.json)?;
             }
@@ -106,7 +112,8 @@ impl Decide {
             show(&approval)?;
         }
         if !yes {
-            output::confirm(&format!("{decision} this call?"), "check the call", "nothing was decided")?;
+            let what = if approval["kind"] == "step" { "step" } else { "call" };
+            output::confirm(&format!("{decision} this {what}?"), &format!("check the {what}"), "nothing was decided")?;
         }
         let body = json!({ "decision": decision, "digest": approval["digest"], "note": note });
         let decided = client.post(&["api", "approvals", &id.to_string()], Some(&body)).await?;
@@ -123,16 +130,26 @@ async fn read(client: &Client, id: ApprovalId) -> Result<Value, Failure> {
 }
 
 fn list(items: &[Value], json: bool) -> Result<(), Failure> {
-    const FIELDS: [&str; 6] = ["id", "status", "bot_id", "tool", "created_at", "expires_at"];
     if json {
         return output::json(&json!({ "items": items, "next_cursor": null }));
     }
-    let row = |item: &Value| FIELDS.iter().map(|field| output::cell(&item[*field])).collect();
-    output::table(&["ID", "STATUS", "BOT", "TOOL", "CREATED", "EXPIRES"], items.iter().map(row).collect())
+    let row = |item: &Value| {
+        let tool = if item["tool"].is_null() { named(item) } else { output::cell(&item["tool"]) };
+        let [id, status, bot, created, expires] =
+            ["id", "status", "bot_id", "created_at", "expires_at"].map(|field| output::cell(&item[field]));
+        vec![id, status, bot, tool, created, expires]
+    };
+    output::table(&["ID", "STATUS", "BOT", "TOOL OR STEP", "CREATED", "EXPIRES"], items.iter().map(row).collect())
+}
+
+/// Returns the name of a step of a workflow, with its item.
+fn named(approval: &Value) -> String {
+    let step = output::cell(&approval["step"]);
+    if approval["item"].is_null() { step } else { format!("{step}[{}]", output::cell(&approval["item"])) }
 }
 
 fn show(approval: &Value) -> Result<(), Failure> {
-    const FIELDS: [(&str, &str); 11] = [
+    const FIELDS: [(&str, &str); 12] = [
         ("id", "id"),
         ("status", "status"),
         ("bot", "bot_id"),
@@ -140,6 +157,7 @@ fn show(approval: &Value) -> Result<(), Failure> {
         ("operation", "operation"),
         ("effect", "effect"),
         ("resource", "resource_id"),
+        ("run", "run_id"),
         ("approvers", "approvers"),
         ("expires", "expires_at"),
         ("note", "note"),
@@ -156,10 +174,25 @@ fn show(approval: &Value) -> Result<(), Failure> {
     for link in approval["links"].as_array().into_iter().flatten() {
         fields.push(("on behalf of", output::cell(&link["from"])));
     }
-    let params = match &approval["params"] {
+    if approval["kind"] == "step" {
+        fields.push(("step", named(approval)));
+        let text = if approval["text"].is_null() { "(deleted)".to_owned() } else { output::cell(&approval["text"]) };
+        fields.push(("question", text));
+        for target in approval["for"].as_array().into_iter().flatten() {
+            let [step, tool, operation, effect, resource] =
+                ["step", "tool", "operation", "effect", "resource_id"].map(|field| output::cell(&target[field]));
+            fields.push(("approves", format!("{step}: {tool} ({operation}, {effect}) on {resource}")));
+            fields.push(("parameters", params(target)));
+        }
+    } else {
+        fields.push(("parameters", params(approval)));
+    }
+    output::fields(&fields)
+}
+
+fn params(of: &Value) -> String {
+    match &of["params"] {
         Value::Null => "(deleted)".to_owned(),
         params => output::json_text(params),
-    };
-    fields.push(("parameters", params));
-    output::fields(&fields)
+    }
 }

@@ -19,7 +19,8 @@ const RETRY_EXAMPLES: &str = "\
 Examples:
   monstrum delivery retry 01998a3c-…
 
-A delivery that is dead becomes pending again.";
+A delivery that is dead becomes pending again. After a change of the workflow, this repeats a delivery with the reason
+`input`, whose data did not fit.";
 
 /// List the deliveries of events, and repeat those that are dead
 #[derive(Subcommand)]
@@ -62,6 +63,17 @@ impl Delivery {
     }
 }
 
+/// Returns why a delivery is dead, with the parts of the data that do not fit.
+fn reason(delivery: &Value) -> String {
+    let reason = output::cell(&delivery["reason"]);
+    let paths = delivery["invalid_paths"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let path = |path: &Value| if path == "" { "the whole".to_owned() } else { output::cell(path) };
+    match paths.iter().map(path).collect::<Vec<_>>() {
+        paths if paths.is_empty() => reason,
+        paths => format!("{reason}: {}", paths.join(", ")),
+    }
+}
+
 /// Prints deliveries as a table.
 pub(super) fn table(deliveries: &[Value]) -> Result<(), Failure> {
     let row = |delivery: &Value| {
@@ -72,7 +84,7 @@ pub(super) fn table(deliveries: &[Value]) -> Result<(), Failure> {
             output::cell(&delivery["event_id"]),
             format!("{}/{}", output::cell(&target["kind"]), output::cell(&target["id"])),
             output::cell(&delivery["status"]),
-            output::cell(&delivery["reason"]),
+            reason(delivery),
             output::cell(started),
             output::cell(&delivery["created_at"]),
         ]

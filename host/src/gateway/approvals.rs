@@ -1,4 +1,4 @@
-//! `/api/approvals`: people decide about calls for which gates ask.
+//! `/api/approvals`: people decide about calls for which gates ask, and about steps of workflows.
 
 mod stream;
 
@@ -25,15 +25,15 @@ use crate::gateway::http::state::{Host, HttpState};
 pub(super) struct ApprovalQuery {
     /// The status of the approvals. By default, approvals in every status are listed.
     status: Option<String>,
-    /// The kind of the approvals, `call`. By default, approvals of every kind are listed.
+    /// The kind of the approvals, `call` or `step`. By default, approvals of every kind are listed.
     kind: Option<String>,
-    /// The bot that makes the calls.
+    /// The bot that makes the calls, or as which the workflow runs.
     bot_id: Option<String>,
 }
 
 /// Lists approvals
 ///
-/// Parameters of more than 4 KiB are left out; `params_omitted` is then true.
+/// Parameters of more than 4 KiB are left out, and the texts of steps with them; `params_omitted` is then true.
 ///
 /// With `Accept: text/event-stream`, the answer is a stream with an event `approval` for each change. The id of an event
 /// identifies the change: a request with this id in the header `Last-Event-ID` continues after the change. If an approval
@@ -66,10 +66,10 @@ pub(super) async fn show(app: Host, caller: Reviewer, Id(id): Id<ApprovalId>) ->
     Ok(Json(approvals::show(&app, &caller, id).await?))
 }
 
-/// Approves or denies a call
+/// Approves or denies a call or a step
 ///
-/// The status is 403 if the gates do not accept the key, and 409 if the digest differs, the approval is not pending, or
-/// the tool, its plugin or its resource has changed since the call was made.
+/// The status is 403 if the gates or the workflow do not accept the key, and 409 if the digest differs, the approval is not
+/// pending, a tool, its plugin or its resource has changed since the approval was asked for, or the run has ended.
 #[utoipa::path(post, path = "/api/approvals/{id}", tag = "approvals", params(("id" = ApprovalId, Path)),
     request_body = DecisionInput,
     responses((status = 200, body = Approval)))]
@@ -103,7 +103,7 @@ fn parsed<T>(name: &str, text: Option<String>, parse: impl FnOnce(&str) -> Optio
     let Some(text) = text else { return Ok(None) };
     let expected = match name {
         "status" => "expected pending, approved, denied, used, expired or void",
-        "kind" => "expected call",
+        "kind" => "expected call or step",
         _ => "expected the id of a bot",
     };
     parse(&text).map(Some).ok_or_else(|| Problem::invalid_at(name, expected))

@@ -19,7 +19,7 @@ use crate::schedules::task::limits;
 use crate::tasks::{self, OWN_APP};
 
 /// The label of what the author of an event has written.
-const UNTRUSTED: &str = "untrusted";
+pub const UNTRUSTED: &str = "untrusted";
 
 /// The maximum numbers for tasks that deliveries start.
 pub const TASKS_MAX: TasksMax = tasks::TASKS_MAX;

@@ -125,6 +125,17 @@ pub enum Source {
         /// The keys that made or changed the subscription.
         starters: Vec<KeyId>,
     },
+    /// A step of a run. The task has no key.
+    Run {
+        run: RunId,
+        step: String,
+        /// The items of the blocks around the step; empty outside of `each`.
+        item: String,
+        /// The random part of the names of the frames in the instruction.
+        nonce: String,
+        /// The keys that started the run, or made what started it.
+        starters: Vec<KeyId>,
+    },
 }
 
 impl Source {
@@ -143,7 +154,7 @@ impl Source {
         let hash_text = match self {
             Source::Key { hash } => Some(hash),
             Source::Call { hash, .. } => hash.as_ref(),
-            Source::Schedule { .. } | Source::Event { .. } => None,
+            Source::Schedule { .. } | Source::Event { .. } | Source::Run { .. } => None,
         };
         match (hash_text, id) {
             (Some(text), Some(id)) => {
@@ -160,6 +171,7 @@ impl Source {
     pub(crate) fn rule(&self) -> Option<String> {
         match self {
             Source::Event { nonce, .. } => Some(events::rule(nonce)),
+            Source::Run { nonce, .. } => Some(events::rule_of_values(nonce)),
             Source::Key { .. } | Source::Call { .. } | Source::Schedule { .. } => None,
         }
     }
@@ -169,7 +181,11 @@ impl Source {
     pub fn waiting_call(&self) -> Option<RequestId> {
         match self {
             Source::Call { request, waits: true, .. } => Some(*request),
-            Source::Call { .. } | Source::Key { .. } | Source::Schedule { .. } | Source::Event { .. } => None,
+            Source::Call { .. }
+            | Source::Key { .. }
+            | Source::Schedule { .. }
+            | Source::Event { .. }
+            | Source::Run { .. } => None,
         }
     }
 }
@@ -287,11 +303,12 @@ impl TaskContent {
 
     /// Returns the links of the events of this task.
     pub(crate) fn event_links(&self, id: TaskId) -> EventLinks {
-        let delivery_id = match &self.source {
-            Source::Event { delivery, .. } => Some(*delivery),
-            Source::Key { .. } | Source::Call { .. } | Source::Schedule { .. } => None,
+        let (delivery_id, run_id) = match &self.source {
+            Source::Event { delivery, .. } => (Some(*delivery), None),
+            Source::Run { run, .. } => (None, Some(*run)),
+            Source::Key { .. } | Source::Call { .. } | Source::Schedule { .. } => (None, None),
         };
-        EventLinks { task_id: Some(id.to_string()), delivery_id, ..EventLinks::default() }
+        EventLinks { task_id: Some(id.to_string()), delivery_id, run_id, ..EventLinks::default() }
     }
 
     /// Returns the user for whom the bot works.

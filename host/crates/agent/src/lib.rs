@@ -38,6 +38,7 @@ mod shown;
 mod spans;
 mod started;
 mod state;
+pub mod stepped;
 mod summaries;
 mod tasks;
 mod waits;

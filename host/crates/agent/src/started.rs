@@ -60,7 +60,9 @@ impl StartsTasks for Tasks {
                 let row = self.app.store.task(workspace, next?).await.ok()??;
                 let content = journal::open_task(&self.app.vault, &row).ok()?;
                 match content.source {
-                    Source::Schedule { starters, .. } | Source::Event { starters, .. } => return Some(starters),
+                    Source::Schedule { starters, .. }
+                    | Source::Event { starters, .. }
+                    | Source::Run { starters, .. } => return Some(starters),
                     Source::Key { .. } => return row.key_id.map(|key| vec![key]),
                     // A call without a key is one of a run or of the task above, or of infrastructure code.
                     Source::Call { .. } => match content.run {

@@ -348,15 +348,21 @@ impl Tasks {
         if row.ended_at.is_some() {
             return Ok((self.view(&row), true));
         }
+        self.stop(caller.workspace, id).await?;
+        Ok((self.view(&self.row(caller, id).await?), false))
+    }
+
+    /// Cancels a task that has not ended, and requests its turn.
+    pub(crate) async fn stop(&self, workspace_id: WorkspaceId, id: TaskId) -> Result<(), OperationError> {
         let now = self.app.clock.now();
-        self.app.store.cancel_task(caller.workspace, id, now).await?;
+        self.app.store.cancel_task(workspace_id, id, now).await?;
         self.live.cancel(id);
         // A task that waits for another try after a failure ends at once.
         let key = WakeKey::new(WakeKind::Task, id).map_err(|error| OperationError::Internal(error.into()))?;
-        let wake = NewWake { key, workspace_id: caller.workspace, due_at: now, claim: None };
+        let wake = NewWake { key, workspace_id, due_at: now, claim: None };
         self.app.store.request_turns(std::slice::from_ref(&wake)).await?;
         self.engine.signal(&[wake]);
-        Ok((self.view(&self.row(caller, id).await?), false))
+        Ok(())
     }
 
     /// Returns a page of at most `limit` steps of a task, after the step `after`.

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AttentionKind {
-    /// An approval waits for a decision. `id` is the approval, and `name` is the tool.
+    /// An approval waits for a decision. `id` is the approval, and `name` is the tool or the step of a workflow.
     Approval,
     /// The provider of sandboxes is not ready, and bots use sandboxes. Only a root key sees this item.
     Sandbox,

@@ -96,13 +96,18 @@ pub struct Delivery {
     pub status: String,
     /// The number of times that the host tried to start something.
     pub attempts: i64,
-    /// The time of the next attempt. Absent if the delivery waits for the end of a task.
+    /// The time of the next attempt. Absent if the delivery waits for the end of a task or a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_at: Option<UtcMillis>,
-    /// Why the delivery is dead: `deleted`, `disabled`, `budget`, `model`, `loop`, `overflow`, `expired` or `unreadable`.
+    /// Why the delivery is dead: `deleted`, `disabled`, `budget`, `model`, `loop`, `overflow`, `expired`, `unreadable`,
+    /// `input` or `skipped`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "loop")]
     pub reason: Option<String>,
+    /// With the reason `input`: the parts of the event's data that do not fit the input of the workflow, as JSON pointers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = json!(["/version"]))]
+    pub invalid_paths: Option<Vec<String>>,
     /// The task that the delivery has started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_id: Option<TaskId>,
@@ -117,7 +122,7 @@ pub struct Delivery {
 /// The target of a delivery.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct DeliveryTarget {
-    /// `subscription`.
+    /// `subscription` or `trigger`.
     #[schema(example = "subscription")]
     pub kind: String,
     pub id: String,

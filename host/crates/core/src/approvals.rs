@@ -1,4 +1,4 @@
-//! Approvals: people decide about single calls for which gates ask.
+//! Approvals: people decide about single calls for which gates ask, and about steps of workflows.
 //!
 //! This module owns the life of an approval: it is asked for, decided, used by one call, or expires. Each step is one
 //! transaction of the store, and the audit records the step as a change before it is made. Whether a call needs an
@@ -7,17 +7,22 @@
 mod asking;
 mod definition;
 mod expiry;
+mod steps;
 mod url;
 mod waiting;
 
 pub use self::url::ApprovalUrl;
 pub use asking::Asking;
 pub use definition::{content_digest, definition};
+pub use steps::{
+    AskingStep, STEP_PARAMS_BYTES_MAX, STEP_TEXT_BYTES_MAX, StepDecision, StepPosition, StepQuestion, StepTarget,
+    StepTargetParts, step_decision, targets_of,
+};
 
 use std::sync::Arc;
 
 use monstrum_store::{
-    ApprovalDecision, ApprovalRow, AskedApproval, EventRow, PendingMax, Store, StoreError, UsedApproval,
+    ApprovalDecision, ApprovalKind, ApprovalRow, AskedApproval, EventRow, PendingMax, Store, StoreError, UsedApproval,
 };
 use monstrum_types::{
     ApprovalId, AwaitedApproval, Clock, Code, Digest, JsonText, KeyId, RequestId, UtcMillis, WorkspaceId, with_causes,
@@ -85,7 +90,7 @@ pub struct Use<'a> {
     pub generation: i64,
 }
 
-/// The parameters of a call that an approval is about.
+/// The parameters of a call that an approval is about, or a [`StepQuestion`].
 #[derive(Debug)]
 pub enum Params {
     Whole(JsonText),
@@ -167,15 +172,15 @@ impl Approvals {
             data: json!({
                 "approval_id": row.id,
                 "kind": row.kind.as_str(),
-                "text": format!("a call of `{}` waits for a decision", row.tool),
+                "text": format!("a call of `{}` waits for a decision", row.tool.as_deref().unwrap_or_default()),
                 "expires_at": row.expires_at,
             }),
         };
         Ok(seal(&self.vault, event, self.clock.now())?)
     }
 
-    /// Records a decision. The caller must record the change in the audit and, for an approval, renew the policy before
-    /// it calls [`Approvals::notify`]. Returns the new row, or `None` if the approval is no longer pending.
+    /// Records a decision. The caller must record the change in the audit and, for the approval of a call, renew the policy
+    /// before it calls [`Approvals::notify`]. Returns the new row, or `None` if the approval is no longer pending.
     pub async fn decide(
         &self,
         row: &ApprovalRow,
@@ -183,7 +188,11 @@ impl Approvals {
         by: KeyId,
         note: Option<&str>,
     ) -> Result<Option<ApprovalRow>, StoreError> {
-        self.store.decide_approval(row, decision, by, note, self.clock.now()).await
+        let decided = self.store.decide_approval(row, decision, by, note, self.clock.now()).await?;
+        Ok(decided.map(|(row, wakes)| {
+            self.emitter.signal_wakes(&wakes);
+            row
+        }))
     }
 
     /// Uses an approval for one call. After a success, the policy no longer contains its grant.
@@ -320,7 +329,7 @@ impl<T> Undone<T> {
 
 /// Returns the state of an approval as the audit records it. The rows of its call contain the parameters.
 pub fn shown(row: &ApprovalRow) -> Value {
-    json!({
+    let mut shown = json!({
         "id": row.id,
         "kind": row.kind.as_str(),
         "status": row.status.as_str(),
@@ -343,7 +352,15 @@ pub fn shown(row: &ApprovalRow) -> Value {
         "decided_by": row.decided_by,
         "decided_at": row.decided_at,
         "note": row.note,
-    })
+    });
+    if row.kind == ApprovalKind::Step {
+        shown["run_id"] = json!(row.run_id);
+        shown["step"] = json!(row.run_step);
+        shown["item"] = json!(row.item);
+        shown["for"] = json!(row.targets);
+        shown["starters"] = json!(row.starters);
+    }
+    shown
 }
 
 /// Returns the user on whose behalf the call is made, as JSON.
@@ -363,7 +380,7 @@ fn change(what: &'static str, row: &ApprovalRow, key: Option<KeyId>, before: Val
         what,
         object: row.id.to_string(),
         bot: Some(row.bot_id),
-        resource: Some(row.resource_id),
+        resource: row.resource_id,
         before,
         after,
     }

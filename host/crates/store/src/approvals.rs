@@ -1,18 +1,21 @@
-//! Approvals: the decisions of people about single calls.
+//! Approvals: the decisions of people about single calls, and about steps of workflows.
 //!
 //! An approval has a row in `approvals`, which records its whole life. While an approval permits a call, it also has a
 //! row in `approval_grants`, which the seal of the workspace counts. Each step of an approval is one transaction that
 //! locks the seal of the workspace, so only one of several concurrent hosts and calls can perform the step.
 
 mod grants;
+mod steps;
 
-use monstrum_types::{ApprovalId, BotId, Digest, KeyId, RequestId, ResourceId, UtcMillis, WorkspaceId, words};
+use monstrum_types::{ApprovalId, BotId, Digest, KeyId, RequestId, ResourceId, RunId, UtcMillis, WorkspaceId, words};
 use serde_json::Value;
 
 pub use grants::GrantRow;
+pub use steps::NewApproval;
 
-use crate::db::{Arg, args, values};
-use crate::rows::{Change, Scope, authentic, change};
+use crate::db::{Arg, Session, args, values};
+use crate::rows::{Scope, authentic, change};
+use crate::wakes::NewWake;
 use crate::{EventRow, Listed, Page, Store, StoreError};
 
 words! {
@@ -28,7 +31,8 @@ words! {
         Used = "used",
         /// The time limit has passed before the call ran.
         Expired = "expired",
-        /// The tool, its component or its resource has changed before a person decided.
+        /// The tool, its component or its resource has changed before a person decided, or a step needs no decision any
+        /// more.
         Void = "void",
     }
 }
@@ -38,6 +42,8 @@ words! {
     pub enum ApprovalKind {
         /// The approval of a call.
         Call = "call",
+        /// The approval of a step of a workflow.
+        Step = "step",
     }
 }
 
@@ -47,19 +53,20 @@ pub struct ApprovalRow {
     pub id: ApprovalId,
     pub workspace_id: WorkspaceId,
     pub kind: ApprovalKind,
-    /// The digest that identifies the call.
+    /// The digest that identifies the call or the question.
     pub digest: Digest,
-    /// The digest of the tool, its component and its resource.
+    /// The digest of the tool, its component and its resource, or of those of all calls of a question.
     pub definition: Digest,
     pub status: ApprovalStatus,
     pub bot_id: BotId,
     /// The app and the user on whose behalf the call is made.
     pub app_id: Option<String>,
     pub user_id: Option<String>,
-    pub tool: String,
-    pub resource_id: ResourceId,
-    pub operation: String,
-    pub effect: String,
+    /// What the call runs; `None` for a step.
+    pub tool: Option<String>,
+    pub resource_id: Option<ResourceId>,
+    pub operation: Option<String>,
+    pub effect: Option<String>,
     pub links: Value,
     pub labels: Value,
     pub gates: Value,
@@ -80,6 +87,16 @@ pub struct ApprovalRow {
     pub ended_at: Option<UtcMillis>,
     /// The time of the last change. Within a workspace, each change has a later time than the change before.
     pub changed_at: UtcMillis,
+    /// The run whose step asks; `None` for a call.
+    pub run_id: Option<RunId>,
+    /// The step that asks.
+    pub run_step: Option<String>,
+    /// The items of the blocks around the step, such as `3.0`; `None` outside of `each`.
+    pub item: Option<String>,
+    /// The calls of later steps that are approved, as a JSON list.
+    pub targets: Option<Value>,
+    /// The keys that started the run, or made what started it, as a JSON list.
+    pub starters: Option<Value>,
 }
 
 authentic! {
@@ -89,6 +106,7 @@ authentic! {
         effect, links, labels, gates, approvers, allow_starter, asked_key, asked_task, request_id, created_at,
         expires_at, decided_by, decided_at, note, ended_at, changed_at,
     ],
+    optional: [run_id, run_step, item, targets, starters],
     others: [],
     // The sealed record of the parameters authenticates itself.
     spec: { content: &["sealed"], is_counted: false },
@@ -101,10 +119,11 @@ impl ApprovalRow {
         self.is_unended() && self.expires_at > now
     }
 
-    /// Returns whether the status is pending or approved.
+    /// Returns whether the approval is pending, or approved and not used yet. The approval of a step ends with the decision:
+    /// the step has succeeded.
     #[must_use]
     pub fn is_unended(&self) -> bool {
-        matches!(self.status, ApprovalStatus::Pending | ApprovalStatus::Approved)
+        matches!(self.status, ApprovalStatus::Pending | ApprovalStatus::Approved) && self.ended_at.is_none()
     }
 
     /// Returns whether a person has denied the call and the denial is in force at `now`.
@@ -115,7 +134,7 @@ impl ApprovalRow {
 }
 
 /// The maximum numbers of pending approvals.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingMax {
     pub of_bot: i64,
     pub of_workspace: i64,
@@ -179,11 +198,15 @@ macro_rules! matching {
 const BY_ID: &str = select!("where workspace_id = $1 and id = $2");
 const PAGE: &str = select!(concat!(matching!(), " and id > $5 order by id limit $6"));
 const CHANGED: &str = select!(concat!(matching!(), " and changed_at > $5 order by changed_at limit $6"));
+const LATEST_OF_DIGEST: &str =
+    select!("where workspace_id = $1 and digest = $2 and kind = 'step' order by created_at desc, id desc limit 1");
 const OF_DIGEST: &str = select!(
     "where workspace_id = $1 and digest = $2 and (status in ('pending', 'approved') \
      or (status = 'denied' and expires_at > $3)) order by created_at desc, id desc"
 );
-const DUE: &str = select!("where status in ('pending', 'approved') and expires_at <= $1 order by expires_at limit $2");
+const DUE: &str = select!(
+    "where status in ('pending', 'approved') and ended_at is null and expires_at <= $1 order by expires_at limit $2"
+);
 const PENDING_OF_BOT: &str = "select count(*) as value from approvals \
                               where bot_id = $1 and status = 'pending' and expires_at > $2";
 const PENDING_OF_WORKSPACE: &str = "select count(*) as value from approvals \
@@ -227,7 +250,8 @@ impl Store {
                 if of_bot.unwrap_or(i64::MAX) >= max.of_bot || of_all.unwrap_or(i64::MAX) >= max.of_workspace {
                     return Ok(AskedApproval::Full);
                 }
-                let row = ApprovalRow { changed_at: change.next_moment(workspace, now).await?, ..row.clone() };
+                let row =
+                    ApprovalRow { changed_at: next_moment(&mut change.session, workspace, now).await?, ..row.clone() };
                 change.insert_uncounted(&row, Vec::new(), values![sealed]).await?;
                 if let Some(requested) = requested {
                     requested.insert(&mut change.session).await?;
@@ -303,9 +327,9 @@ impl Store {
         Ok(UtcMillis(last.unwrap_or_default()))
     }
 
-    /// Records a decision about a pending approval, and requests turns of the tasks that wait for it. An approval inserts its
-    /// grant. Returns the new row, or `None` if
-    /// the approval is no longer pending or has expired.
+    /// Records a decision about a pending approval, and requests turns of the tasks, runs and steps that wait for it. The
+    /// approval of a call inserts its grant. Returns the new row with the wakes of runs and steps, or `None` if the approval is
+    /// no longer pending or has expired.
     pub async fn decide_approval(
         &self,
         row: &ApprovalRow,
@@ -313,18 +337,19 @@ impl Store {
         by: KeyId,
         note: Option<&str>,
         now: UtcMillis,
-    ) -> Result<Option<ApprovalRow>, StoreError> {
+    ) -> Result<Option<(ApprovalRow, Vec<NewWake>)>, StoreError> {
         let (status, ended_at) = match decision {
-            ApprovalDecision::Approve => (ApprovalStatus::Approved, None),
+            // A call uses its approval later.
+            ApprovalDecision::Approve => (ApprovalStatus::Approved, (row.kind == ApprovalKind::Step).then_some(now)),
             ApprovalDecision::Deny => (ApprovalStatus::Denied, Some(now)),
             ApprovalDecision::Void => (ApprovalStatus::Void, Some(now)),
         };
         change!(self, &[Scope::from(row.workspace_id)], |change| {
             async {
-                let changed_at = change.next_moment(row.workspace_id, now).await?;
+                let changed_at = next_moment(&mut change.session, row.workspace_id, now).await?;
                 let next = |old: &ApprovalRow| {
                     let is_pending = old.status == ApprovalStatus::Pending && old.is_open(now);
-                    (is_pending && old.digest == row.digest).then(|| ApprovalRow {
+                    (is_pending && old.digest == row.digest && old.kind == row.kind).then(|| ApprovalRow {
                         status,
                         decided_by: Some(by),
                         decided_at: Some(now),
@@ -334,15 +359,14 @@ impl Store {
                         ..old.clone()
                     })
                 };
-                let decided = change.update_uncounted(args![row.id], next).await?;
-                if let Some(decided) = &decided {
-                    if decision == ApprovalDecision::Approve {
-                        change.insert(&GrantRow::of(decided), Vec::new(), Vec::new()).await?;
-                    }
-                    let values = args![decided.workspace_id, decided.id, now, &decided.asked_task];
-                    change.session.run(WAKE_TASKS, values).await?;
+                let Some(decided) = change.update_uncounted(args![row.id], next).await? else { return Ok(None) };
+                if decision == ApprovalDecision::Approve && decided.kind == ApprovalKind::Call {
+                    change.insert(&GrantRow::of(&decided), Vec::new(), Vec::new()).await?;
                 }
-                Ok(decided)
+                let values = args![decided.workspace_id, decided.id, now, &decided.asked_task];
+                change.session.run(WAKE_TASKS, values).await?;
+                let wakes = steps::wake(&mut change.session, &decided, now).await?;
+                Ok(Some((decided, wakes)))
             }
             .await
         })
@@ -373,7 +397,7 @@ impl Store {
                 if !is_granted || !row.as_ref().is_some_and(is_approved) {
                     return Ok(UsedApproval::Lost);
                 }
-                let changed_at = change.next_moment(workspace, now).await?;
+                let changed_at = next_moment(&mut change.session, workspace, now).await?;
                 let next = |old: &ApprovalRow| {
                     is_approved(old).then(|| ApprovalRow {
                         status: ApprovalStatus::Used,
@@ -391,12 +415,12 @@ impl Store {
         })
     }
 
-    /// Marks an approval that is still pending or approved as expired, and deletes its grant. Returns whether the row
-    /// had the same status as `row` until then.
-    pub async fn expire_approval(&self, row: &ApprovalRow, now: UtcMillis) -> Result<bool, StoreError> {
+    /// Marks an approval that is still pending or approved as expired, deletes its grant, and requests turns of the runs and
+    /// steps that wait for it. Returns their wakes, or `None` if the row had another status than `row`.
+    pub async fn expire_approval(&self, row: &ApprovalRow, now: UtcMillis) -> Result<Option<Vec<NewWake>>, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
             async {
-                let changed_at = change.next_moment(row.workspace_id, now).await?;
+                let changed_at = next_moment(&mut change.session, row.workspace_id, now).await?;
                 let next = |old: &ApprovalRow| {
                     let is_due = old.is_unended() && old.status == row.status && old.expires_at <= now;
                     is_due.then(|| ApprovalRow {
@@ -406,11 +430,9 @@ impl Store {
                         ..old.clone()
                     })
                 };
-                let is_expired = change.update_uncounted(args![row.id], next).await?.is_some();
-                if is_expired {
-                    change.delete(args![row.id], |grant: &GrantRow| grant.workspace_id == row.workspace_id).await?;
-                }
-                Ok(is_expired)
+                let Some(expired) = change.update_uncounted(args![row.id], next).await? else { return Ok(None) };
+                change.delete(args![row.id], |grant: &GrantRow| grant.workspace_id == row.workspace_id).await?;
+                Ok(Some(steps::wake(&mut change.session, &expired, now).await?))
             }
             .await
         })
@@ -433,11 +455,9 @@ impl Store {
     }
 }
 
-impl Change<'_> {
-    /// Returns the time of a change of an approval: now, or later than the last change in the workspace. The seal of
-    /// the workspace must be locked.
-    async fn next_moment(&mut self, workspace: WorkspaceId, now: UtcMillis) -> Result<UtcMillis, StoreError> {
-        let last: Option<i64> = self.session.one(LAST_CHANGE, args![workspace]).await?;
-        Ok(now.max(UtcMillis(last.unwrap_or_default().saturating_add(1))))
-    }
+/// Returns the time of a change of an approval: now, or later than the last change in the workspace. The seal of the
+/// workspace must be locked.
+async fn next_moment(session: &mut Session, workspace: WorkspaceId, now: UtcMillis) -> Result<UtcMillis, StoreError> {
+    let last: Option<i64> = session.one(LAST_CHANGE, args![workspace]).await?;
+    Ok(now.max(UtcMillis(last.unwrap_or_default().saturating_add(1))))
 }

@@ -14,7 +14,7 @@ use crate::db::{args, from_row, retry};
 use crate::wakes::NewWake;
 use crate::{Listed, Page, Store, StoreError};
 
-pub(crate) use runs::{wake_trigger, wake_waiting};
+pub(crate) use runs::{wake_of_triggers, wake_trigger, wake_waiting};
 pub(crate) use turn::wake_oldest;
 pub use turn::{DeliveredTask, DeliveriesMax, DeliveryEnd, Dispatch, Dispatched, EndedDelivery, StartedDelivery};
 

@@ -55,8 +55,8 @@ mod workspaces;
 
 pub use agent_hosts::{AgentHost, AgentHostRow, AgentPresenceRow};
 pub use approvals::{
-    ApprovalDecision, ApprovalFilter, ApprovalKind, ApprovalRow, ApprovalStatus, AskedApproval, GrantRow, PendingMax,
-    UsedApproval,
+    ApprovalDecision, ApprovalFilter, ApprovalKind, ApprovalRow, ApprovalStatus, AskedApproval, GrantRow, NewApproval,
+    PendingMax, UsedApproval,
 };
 pub use audit::{
     AnchorRow, AuditKind, AuditRow, CHANGE_FLAG, CallCount, CallCounts, CallFilter, CallProperty, CallTree, ChainEnd,

@@ -7,6 +7,7 @@ use monstrum_types::{BotId, Digest, KeyId, UtcMillis, WorkflowId, WorkflowVersio
 pub use triggers::{InsertedTrigger, WorkflowTriggerRow};
 
 use crate::db::{args, values};
+use crate::deliveries::wake_of_triggers;
 use crate::plugins::digest_of;
 use crate::rows::{Scope, Table, authentic, change};
 use crate::{Listed, Page, Store, StoreError, runs};
@@ -165,6 +166,9 @@ impl Store {
             if !change.update(args![row.id], |old| row.over(old, before)).await? {
                 return Ok(false);
             }
+            if !row.enabled {
+                wake_of_triggers(&mut change.session, row.workspace_id, row.id, None).await?;
+            }
             if let Some(NewWorkflowVersion { row, document }) = version {
                 change.insert(row, Vec::new(), values![document]).await?;
             }
@@ -185,6 +189,7 @@ impl Store {
             if runs::has_unended(&mut change.session, id).await? {
                 return Err(StoreError::InUse);
             }
+            wake_of_triggers(&mut change.session, workspace, id, None).await?;
             change.delete_found::<WorkflowVersionRow>(ALL_VERSIONS, args![workspace, id]).await?;
             change.delete_found::<WorkflowTriggerRow>(triggers::OF_WORKFLOW, args![workspace, id]).await?;
             let is_meant = |row: &WorkflowRow| row.workspace_id == workspace && row.updated_at == before;

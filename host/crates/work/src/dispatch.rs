@@ -1,5 +1,5 @@
 //! The turns of events: an event gets its position among the events of its workspace, and a delivery for each subscription
-//! that it matches.
+//! and each trigger that it matches. The runs that wait for it get a turn.
 
 use std::sync::Arc;
 
@@ -53,13 +53,19 @@ impl Handler for EventTurns {
             let (snapshot, generation) = verified(app, workspace)?;
             let now = app.store.wake_time(app.clock.now()).await?;
             let matching = snapshot.subscriptions().of_workspace(workspace).filter(|it| it.matches(&event, now));
-            let deliveries: Vec<DeliveryRow> = matching
+            let mut deliveries: Vec<DeliveryRow> = matching
                 .map(|it| delivery(&event, (TargetKind::Subscription, it.row.id.to_string()), it.row.bot_id, now))
                 .collect();
+            let triggers = snapshot.triggers().of_workspace(workspace);
+            let matching = triggers.filter(|(trigger, workflow)| trigger.matches(workflow, &event));
+            deliveries.extend(matching.map(|(trigger, workflow)| {
+                delivery(&event, (TargetKind::Trigger, trigger.row.id.to_string()), workflow.bot_id, now)
+            }));
             let dispatch = Dispatch { event: &event, generation, deliveries: &deliveries, max: MAX };
             match app.store.dispatch_event(turn.claim(), &dispatch).await? {
-                Dispatched::Done { after, wakes } => {
+                Dispatched::Done { after, wakes, waiting } => {
                     self.engine.signal(&wakes);
+                    self.engine.signal(&waiting);
                     app.emitter.dispatched();
                     meters::event(wakes.len(), deliveries.len() - wakes.len());
                     return Ok(TurnOutcome::Ended(after));
@@ -92,6 +98,7 @@ fn delivery(
         attempts: 0,
         next_at: None,
         reason: is_too_deep.then_some(DeliveryReason::Loop),
+        invalid_paths: None,
         task_id: None,
         run_id: None,
         created_at: now,

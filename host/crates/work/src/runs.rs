@@ -1,7 +1,8 @@
 //! Runs of workflows. record.rs seals what a run and its steps contain, history.rs reads the rows of a run as the history from
 //! which the crate flow plans what comes next, and progress.rs turns such a plan into the rows that a turn writes. keys.rs has
-//! the names of the turns. start.rs prepares new runs, and steps.rs runs the calls of steps. operations.rs and requests.rs have
-//! what people do with runs, shown.rs how the API shows them, and stream.rs follows one.
+//! the names of the turns. start.rs prepares new runs, steps.rs runs the calls of steps, children.rs prepares what steps start
+//! beside calls, and waits.rs finds the events for which steps wait. operations.rs and requests.rs have what people do with runs,
+//! shown.rs how the API shows them, and stream.rs follows one.
 
 pub mod approvals;
 pub mod children;
@@ -13,6 +14,7 @@ mod operations;
 mod progress;
 mod record;
 mod requests;
+mod revocation;
 mod shown;
 pub mod start;
 mod steps;

@@ -49,10 +49,10 @@ impl Asking<'_> {
             bot_id: self.bot,
             app_id: self.user.map(|(app, _)| app.to_owned()),
             user_id: self.user.map(|(_, user)| user.to_owned()),
-            tool: self.tool.to_owned(),
-            resource_id: self.resource,
-            operation: self.operation.to_owned(),
-            effect: self.effect.to_owned(),
+            tool: Some(self.tool.to_owned()),
+            resource_id: Some(self.resource),
+            operation: Some(self.operation.to_owned()),
+            effect: Some(self.effect.to_owned()),
             links: self.links.clone(),
             labels: json!(self.labels.map(Labels::names).unwrap_or_default()),
             gates: json!(self.asked.gates),
@@ -68,6 +68,11 @@ impl Asking<'_> {
             note: None,
             ended_at: None,
             changed_at: now,
+            run_id: None,
+            run_step: None,
+            item: None,
+            targets: None,
+            starters: None,
         }
     }
 }

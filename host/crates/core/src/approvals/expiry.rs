@@ -58,14 +58,15 @@ impl Approvals {
         let after = json!({ "id": row.id, "status": ApprovalStatus::Expired.as_str() });
         let change = change("approval.expire", row, None, shown(row), after);
         let expiring = self.store.expire_approval(row, self.clock.now());
-        let is_expired = self.recorded(change, expiring, |is_expired| *is_expired).await?;
-        if is_expired {
+        let expired = self.recorded(change, expiring, Option::is_some).await?;
+        if let Some(wakes) = &expired {
+            self.emitter.signal_wakes(wakes);
             if row.status == ApprovalStatus::Approved {
                 self.renew().await;
             }
             self.notify(row.id);
         }
-        Ok(is_expired)
+        Ok(expired.is_some())
     }
 
     /// Deletes the parameters of approvals that ended 30 days ago, and the rows of those that ended a year ago.

@@ -62,14 +62,33 @@ impl Auditor {
         work: impl Future<Output = Result<T, E>>,
         code: impl FnOnce(&E) -> Code,
     ) -> Result<(Result<T, E>, Result<(), AuditUnavailable>), AuditUnavailable> {
-        let entry = self.open_change(change)?;
-        entry.started().await?;
+        self.record_all(vec![change], work, code).await
+    }
+
+    /// Records several changes that `work` makes together, like [`Auditor::record`]. They have one outcome.
+    pub async fn record_all<T, E: Display>(
+        &self,
+        changes: Vec<Change>,
+        work: impl Future<Output = Result<T, E>>,
+        code: impl FnOnce(&E) -> Code,
+    ) -> Result<(Result<T, E>, Result<(), AuditUnavailable>), AuditUnavailable> {
+        let mut entries = Vec::with_capacity(changes.len());
+        for change in changes {
+            let entry = self.open_change(change)?;
+            entry.started().await?;
+            entries.push(entry);
+        }
         let done = work.await;
         let outcome = match &done {
             Ok(_) => CallOutcome::success(JsonText::from(&Value::Null)),
             Err(error) => CallOutcome::error(code(error), error.to_string()),
         };
-        let closed = async { entry.close(&outcome, Vec::new()).await?.committed().await.map(|_| ()) };
+        let closed = async {
+            for entry in &entries {
+                entry.close(&outcome, Vec::new()).await?.committed().await?;
+            }
+            Ok(())
+        };
         Ok((done, closed.await))
     }
 

@@ -2,21 +2,24 @@
 
 mod shown;
 mod standing;
+mod steps;
 
 pub use standing::{Standing, standing};
+pub use steps::{AskStepError, StepAsk, StepCall, StepConsent, StepRun, ask_step, check_step, step_consent};
 
 use std::sync::Arc;
 
 use monstrum_api::approvals::{Approval, ApprovalList, Decision, DecisionInput};
 use monstrum_guardian::Approver;
-use monstrum_store::{ApprovalDecision, ApprovalFilter, ApprovalRow, ApprovalStatus, KeyKind, Page};
-use monstrum_types::{ApprovalId, Digest, UtcMillis};
+use monstrum_store::{ApprovalDecision, ApprovalFilter, ApprovalKind, ApprovalRow, ApprovalStatus, KeyKind, Page};
+use monstrum_types::{ApprovalId, Digest, KeyId, ResourceId, UtcMillis};
+use serde::Deserialize as _;
 use serde_json::json;
 
 use super::change::Change;
 use super::{OperationError, Person, Reviewer};
 use crate::app::App;
-use crate::approvals::{ApprovalError, definition, shown as recorded};
+use crate::approvals::{ApprovalError, definition, shown as recorded, targets_of};
 use crate::checks::Unchecked;
 use crate::policy::Binding;
 use shown::{full, short};
@@ -128,7 +131,7 @@ async fn check_starters(app: &App, caller: &Reviewer, row: &ApprovalRow) -> Resu
 }
 
 /// Accepts the keys of the approvers, and root keys. The key that made the call is accepted only if every gate accepts
-/// it. Bot keys are never accepted.
+/// it, and the keys that started the run of a step only if the step accepts them. Bot keys are never accepted.
 fn may_decide(caller: &Reviewer, row: &ApprovalRow) -> Result<(), OperationError> {
     let approver = match caller.kind {
         KeyKind::Root => None,
@@ -141,7 +144,19 @@ fn may_decide(caller: &Reviewer, row: &ApprovalRow) -> Result<(), OperationError
     // Approvers that cannot be read accept root keys only.
     let approvers: Vec<Approver> = serde_json::from_value(row.approvers.clone()).unwrap_or_default();
     if approver.is_some_and(|approver| !approvers.contains(&approver)) {
-        return Err(OperationError::forbidden("the gates of this call do not accept a decision with this kind of key"));
+        return Err(OperationError::forbidden(match row.kind {
+            ApprovalKind::Call => "the gates of this call do not accept a decision with this kind of key",
+            ApprovalKind::Step => "the workflow does not accept a decision with this kind of key",
+        }));
+    }
+    if row.kind == ApprovalKind::Step && !row.allow_starter {
+        // Starters that cannot be read accept no key.
+        let starters = row.starters.as_ref().and_then(|starters| Vec::<KeyId>::deserialize(starters).ok());
+        if starters.is_none_or(|starters| starters.contains(&caller.key)) {
+            let message = "a key that started the run, or that made or changed its trigger or schedule, cannot decide \
+                           about this step";
+            return Err(OperationError::forbidden(message));
+        }
     }
     if row.asked_key == Some(caller.key) && !row.allow_starter {
         return Err(OperationError::forbidden("the key that made the call cannot decide about it"));
@@ -175,11 +190,9 @@ pub async fn decide(
     if !row.is_open(app.clock.now()) {
         return Err(OperationError::conflict("the approval has expired"));
     }
-    if definition_now(app, &row).await?.as_ref() != Some(&row.definition) {
+    if let Some(change) = changed_since(app, &row).await? {
         step(app, caller, &row, ApprovalDecision::Void, None).await?;
-        let message = "the tool, its plugin or its resource has changed since the call was made, so the approval is \
-                       void; the caller must repeat the call";
-        return Err(OperationError::conflict(message));
+        return Err(OperationError::conflict(change));
     }
     let decision = match input.decision {
         Decision::Approve => ApprovalDecision::Approve,
@@ -208,12 +221,15 @@ async fn step(
         let decided = app.approvals.decide(row, decision, caller.key, note).await?;
         decided.ok_or_else(|| OperationError::conflict("the approval is no longer pending"))
     };
-    let change = Change::new(what, &row.id).of_bot(row.bot_id).of_resource(row.resource_id);
+    let mut change = Change::new(what, &row.id).of_bot(row.bot_id);
+    if let Some(resource) = row.resource_id {
+        change = change.of_resource(resource);
+    }
     let change = change.from(&recorded(row)).to(&after);
-    let decided = match decision {
-        // Only an approval changes the policy.
-        ApprovalDecision::Approve => change.apply(app, caller, decide).await,
-        ApprovalDecision::Deny | ApprovalDecision::Void => change.record(app, caller, decide).await,
+    let decided = match (decision, row.kind) {
+        // Only the approval of a call changes the policy.
+        (ApprovalDecision::Approve, ApprovalKind::Call) => change.apply(app, caller, decide).await,
+        _ => change.record(app, caller, decide).await,
     };
     app.approvals.notify(row.id);
     let task = row.asked_task.as_deref().and_then(|task| task.parse().ok());
@@ -223,11 +239,48 @@ async fn step(
     decided
 }
 
-/// Returns the digest of what the call would run now, or `None` if the bot no longer has the tool on this resource.
-async fn definition_now(app: &App, row: &ApprovalRow) -> Result<Option<Digest>, OperationError> {
+/// Returns why there is nothing left to decide: something that the calls run has changed, or the run has ended.
+async fn changed_since(app: &App, row: &ApprovalRow) -> Result<Option<&'static str>, OperationError> {
+    match row.kind {
+        ApprovalKind::Call => {
+            let message = "the tool, its plugin or its resource has changed since the call was made, so the approval is \
+                           void; the caller must repeat the call";
+            let (Some(tool), Some(resource)) = (&row.tool, row.resource_id) else { return Ok(Some(message)) };
+            let is_same = definition_now(app, row, tool, resource).await?.as_ref() == Some(&row.definition);
+            Ok((!is_same).then_some(message))
+        }
+        ApprovalKind::Step => {
+            let run = match row.run_id {
+                Some(run) => app.store.run(row.workspace_id, run).await?,
+                None => None,
+            };
+            if run.is_none_or(|run| run.ended_at.is_some()) {
+                return Ok(Some("the run has ended, so the approval is void"));
+            }
+            let message = "a tool, its plugin or its resource has changed since the step asked, so the approval is void; \
+                           the run asks again";
+            let Some(targets) = targets_of(row) else { return Ok(Some(message)) };
+            for target in targets {
+                let now = definition_now(app, row, &target.tool, target.resource_id).await?;
+                if now.as_ref() != Some(&target.definition) {
+                    return Ok(Some(message));
+                }
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// Returns the digest of what a call would run now, or `None` if the bot no longer has the tool on this resource.
+async fn definition_now(
+    app: &App,
+    row: &ApprovalRow,
+    tool: &str,
+    resource_id: ResourceId,
+) -> Result<Option<Digest>, OperationError> {
     let snapshot = app.policy.load();
-    let Ok(tool) = row.tool.parse() else { return Ok(None) };
-    let (workspace, bot_id, resource_id) = (row.workspace_id, row.bot_id, row.resource_id);
+    let Ok(tool) = tool.parse() else { return Ok(None) };
+    let (workspace, bot_id) = (row.workspace_id, row.bot_id);
     let now = app.clock.now();
     let current = app.calls.ask(workspace, bot_id, move |effort| {
         let Some(bot) = snapshot.bot(workspace, bot_id) else { return Ok(None) };

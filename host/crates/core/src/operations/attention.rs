@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use monstrum_api::attention::{Attention, AttentionItem, AttentionKind};
 use monstrum_api::plugins::PluginStatus;
 use monstrum_egress::{CredentialSource as _, CredentialState};
-use monstrum_store::MissingScopesRow;
+use monstrum_store::{ApprovalKind, MissingScopesRow};
 use monstrum_types::{CredentialId, UtcMillis};
 
 use super::{OperationError, Person, approvals};
@@ -60,14 +60,15 @@ async fn waiting(app: &App, caller: &Person, snapshot: &Snapshot) -> Result<Vec<
     let reads_names = caller.operator().is_ok();
     let items = rows.into_iter().map(|row| {
         let bot = snapshot.bot(caller.workspace, row.bot_id).filter(|_| reads_names);
+        let what = if row.kind == ApprovalKind::Call { "call" } else { "step" };
         let text = match bot {
-            Some(bot) => format!("a call of the bot `{}` waits for approval", bot.row.name),
-            None => "a call waits for approval".to_owned(),
+            Some(bot) => format!("a {what} of the bot `{}` waits for approval", bot.row.name),
+            None => format!("a {what} waits for approval"),
         };
         AttentionItem {
             kind: AttentionKind::Approval,
             id: row.id.to_string(),
-            name: row.tool,
+            name: row.tool.or(row.run_step).unwrap_or_default(),
             text,
             since: Some(row.created_at),
         }

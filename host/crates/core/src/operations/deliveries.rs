@@ -48,6 +48,7 @@ pub(super) fn shown(row: DeliveryRow) -> Delivery {
         attempts: row.attempts,
         next_at: row.next_at,
         reason: row.reason.map(|reason| reason.as_str().to_owned()),
+        invalid_paths: row.invalid_paths.and_then(|paths| serde_json::from_value(paths).ok()),
         task_id: row.task_id,
         run_id: row.run_id,
         created_at: row.created_at,

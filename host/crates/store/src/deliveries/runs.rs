@@ -1,7 +1,7 @@
 //! Runs and deliveries: a delivery to a trigger starts a run, the end of a run makes room for the next delivery, and an event
 //! wakes the runs that wait for it.
 
-use monstrum_types::{UtcMillis, WorkspaceId};
+use monstrum_types::{UtcMillis, WorkflowId, WorkflowTriggerId, WorkspaceId};
 
 use super::turn::LOCK;
 use super::{DeliveryRow, StartedDelivery};
@@ -21,6 +21,12 @@ const WAKE_TRIGGER: &str = "\
     on conflict (key) do update set \
     due_at = case when excluded.due_at < wakes.due_at then excluded.due_at else wakes.due_at end, \
     version = wakes.version + 1 returning key as value";
+const WAKE_OF_TRIGGERS: &str = "\
+    insert into wakes (key, workspace_id, due_at, version) \
+    select 'delivery/' || id, workspace_id, 0, 1 from deliveries \
+    where workspace_id = $1 and target_kind = 'trigger' and status = 'pending' and target_id in (select id \
+    from workflow_triggers where workspace_id = $1 and workflow_id = $2 and (cast($3 as text) is null or id = $3)) \
+    order by 1 on conflict (key) do update set due_at = 0, version = wakes.version + 1";
 // The order is that of the keys, in which all transactions lock wakes.
 const WAKE_WAITING: &str = "\
     insert into wakes (key, workspace_id, due_at, version) \
@@ -43,6 +49,18 @@ pub(crate) async fn wake_trigger(
     // A key that cannot be read belongs to no object.
     let key = key.and_then(|key| key.parse().ok());
     Ok(key.map(|key| NewWake { key, workspace_id, due_at, claim: None }))
+}
+
+/// Requests turns of the pending deliveries to the triggers of a workflow, or to one of them, in the transaction that disables or
+/// deletes it, before it is deleted. The turns find out that nothing is to start.
+pub(crate) async fn wake_of_triggers(
+    session: &mut Session,
+    workspace: WorkspaceId,
+    workflow: WorkflowId,
+    trigger: Option<WorkflowTriggerId>,
+) -> Result<(), StoreError> {
+    session.run(WAKE_OF_TRIGGERS, args![workspace, workflow, trigger]).await?;
+    Ok(())
 }
 
 /// Requests turns of the runs that wait for an event of this type, if it is one of their bot or of the platform. Returns

@@ -232,6 +232,7 @@ mod tests {
                 "oauth_providers: resource_id Text, server Text",
                 "oauth_flows: subject Text, return_to Text",
                 "sandbox_instances: labels Text",
+                "approvals: run_id Text, run_step Text, item Text, targets Text, starters Text",
             ]
         );
     }

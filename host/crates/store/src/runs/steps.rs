@@ -153,6 +153,8 @@ const END: &str = "\
     and exists (select 1 from wakes where key = $7 and claim_id = $8)";
 pub(super) const STOP: &str =
     "update run_steps set stopping = $3 where position = $1 and run_id = $2 and ended_at is null";
+pub(super) const ASK_AGAIN: &str =
+    "update run_steps set approval_id = $3 where position = $1 and run_id = $2 and ended_at is null";
 pub(super) const RESEAL: &str = "update run_steps set sealed = $4 where position = $1 and run_id = $2 and sealed = $3";
 // The record of the run is replaced as well, so that a turn that has read the attempt before decides again.
 const RESOLVE_RUN: &str = "update runs set sealed = $3 where workspace_id = $1 and id = $2 and sealed = $4";

@@ -1,14 +1,15 @@
 //! The transactions of a run's turn.
 
-use monstrum_types::{Labels, RunId, UtcMillis};
+use monstrum_types::{ApprovalId, Labels, RunId, UtcMillis};
 
 use super::room::{self, Awaits, RunRoom};
-use super::steps::{EndedRunStep, OF_RUN, RESEAL, RunStepKey, RunStepRow, RunStepStop, STOP};
+use super::steps::{ASK_AGAIN, EndedRunStep, OF_RUN, RESEAL, RunStepKey, RunStepRow, RunStepStop, STOP};
 use super::{InsertedRun, LOCK_WORKSPACE, RunRow, RunStatus, RunsMax, run_columns, select_runs, write_run};
 use crate::db::{Arg, Session, args, retry, values};
+use crate::rows::Scope;
 use crate::tasks::{InsertedTask, TasksMax};
 use crate::wakes::{AfterTurn, NewWake, WakeClaim, confirm_claim, end_turn};
-use crate::{DeliveredTask, EventRow, Store, StoreError, deliveries};
+use crate::{DeliveredTask, EventRow, NewApproval, Store, StoreError, deliveries};
 
 /// What a turn of a run writes, all or nothing.
 #[derive(Clone, Debug)]
@@ -37,6 +38,12 @@ pub struct RunProgress<'a> {
     /// The wakes of the steps that begin or stop, and of what waits for the end of the run.
     pub wakes: Vec<NewWake>,
     pub events: Vec<EventRow>,
+    /// The approvals that steps ask for.
+    pub approvals: Vec<NewApproval>,
+    /// The attempts that wait for another approval than before.
+    pub asked_again: Vec<(RunStepKey, ApprovalId)>,
+    /// The approvals for which no step waits any more. Those that are pending become void.
+    pub void: Vec<ApprovalId>,
     /// The time of the next turn of the run.
     pub next: Option<UtcMillis>,
     pub now: UtcMillis,
@@ -124,40 +131,52 @@ impl Store {
     /// nothing if the run has ended or changed meanwhile, or an attempt that is to end or to stop: the turn then has to decide
     /// again.
     pub async fn advance_run(&self, claim: &WakeClaim, progress: &RunProgress<'_>) -> Result<AdvancedRun, StoreError> {
+        let scope = [Scope::from(progress.read.workspace_id)];
+        let has_approvals = !progress.approvals.is_empty() || !progress.void.is_empty();
+        let scopes: &[Scope] = if has_approvals { &scope } else { &[] };
         retry!(async {
-            let mut session = self.db.write().await?;
+            // The seal of the approvals precedes the other locks, as in the transaction of a decision.
+            let mut change = self.begin_change(scopes).await?;
+            let session = &mut change.session;
             let read = progress.read;
-            lock(&mut session, progress).await?;
-            confirm_claim(&mut session, claim).await?;
+            lock(session, progress).await?;
+            confirm_claim(session, claim).await?;
             let mut next_runs = Vec::new();
             if let Some(needed) = &progress.start {
-                match room::find(&mut session, read, needed).await? {
+                match room::find(session, read, needed).await? {
                     Ok(left) => next_runs = left,
                     Err(awaits) => {
-                        let woken = room::rest(&mut session, read, awaits, progress.now).await?;
-                        let after = end_turn(&mut session, claim, Some(needed.look_again_at)).await?;
-                        session.commit().await?;
+                        let woken = room::rest(session, read, awaits, progress.now).await?;
+                        let after = end_turn(session, claim, Some(needed.look_again_at)).await?;
+                        change.finish().await?;
                         return Ok(AdvancedRun::NoRoom { after, woken });
                     }
                 }
             }
-            write(&mut session, progress).await?;
-            if let Some((step, why)) = self.write_children(&mut session, progress).await? {
+            write(session, progress).await?;
+            if let Some((step, why)) = self.write_children(session, progress).await? {
                 return Ok(AdvancedRun::Refused { step, why });
             }
+            for approval in &progress.approvals {
+                change.insert_step_approval(approval).await?;
+            }
+            for id in &progress.void {
+                change.void_pending(read.workspace_id, *id, progress.now).await?;
+            }
+            let session = &mut change.session;
             for wake in &progress.wakes {
-                wake.write(&mut session).await?;
+                wake.write(session).await?;
             }
             if passes_room_on(progress) {
                 next_runs.extend([Awaits::Workspace, Awaits::Key]);
             }
-            let mut woken = room::wake_next(&mut session, read, &next_runs, progress.now).await?;
+            let mut woken = room::wake_next(session, read, &next_runs, progress.now).await?;
             if progress.ended_at.is_some() {
                 // A delivery to a trigger may find room now; if it does not, it rests again.
-                woken.extend(deliveries::wake_trigger(&mut session, read.workspace_id, progress.now).await?);
+                woken.extend(deliveries::wake_trigger(session, read.workspace_id, progress.now).await?);
             }
-            let after = end_turn(&mut session, claim, progress.next).await?;
-            session.commit().await?;
+            let after = end_turn(session, claim, progress.next).await?;
+            change.finish().await?;
             Ok(AdvancedRun::Done { after, woken })
         })
     }
@@ -230,6 +249,11 @@ async fn write(session: &mut Session, progress: &RunProgress<'_>) -> Result<(), 
         let mut values: Vec<Arg<'_>> = key.values();
         values.extend(values![before, after]);
         is_current = is_current && session.run(RESEAL, &values).await? > 0;
+    }
+    for (key, approval) in &progress.asked_again {
+        let mut values = key.values();
+        values.extend(values![*approval]);
+        is_current = is_current && session.run(ASK_AGAIN, &values).await? > 0;
     }
     if !is_current {
         return Err(StoreError::ChangedMeanwhile);

@@ -4,6 +4,7 @@ use monstrum_types::{UtcMillis, WorkflowId, WorkflowTriggerId, WorkspaceId};
 use serde_json::Value;
 
 use crate::db::{args, values};
+use crate::deliveries::wake_of_triggers;
 use crate::rows::{Scope, authentic, change};
 use crate::{Listed, Page, Store, StoreError};
 
@@ -100,6 +101,10 @@ impl Store {
         before: UtcMillis,
     ) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
+            if !row.enabled {
+                let trigger = Some(row.id);
+                wake_of_triggers(&mut change.session, row.workspace_id, row.workflow_id, trigger).await?;
+            }
             change
                 .update(args![row.id], |old: &WorkflowTriggerRow| {
                     let is_own = old.workspace_id == row.workspace_id && old.workflow_id == row.workflow_id;
@@ -124,6 +129,7 @@ impl Store {
         before: UtcMillis,
     ) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(workspace)], |change| {
+            wake_of_triggers(&mut change.session, workspace, workflow, Some(id)).await?;
             let is_meant = |row: &WorkflowTriggerRow| {
                 row.workspace_id == workspace && row.workflow_id == workflow && row.updated_at == before
             };

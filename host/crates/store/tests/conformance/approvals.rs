@@ -31,10 +31,10 @@ pub(crate) fn approval(bot: &BotRow, number: u32) -> ApprovalRow {
         bot_id: bot.id,
         app_id: Some("app".to_owned()),
         user_id: None,
-        tool: "tool".to_owned(),
-        resource_id: ResourceId::new(),
-        operation: "op.write".to_owned(),
-        effect: "write".to_owned(),
+        tool: Some("tool".to_owned()),
+        resource_id: Some(ResourceId::new()),
+        operation: Some("op.write".to_owned()),
+        effect: Some("write".to_owned()),
         links: json!([]),
         labels: json!([]),
         gates: json!([{ "holder": "bot", "reason": null }]),
@@ -50,6 +50,11 @@ pub(crate) fn approval(bot: &BotRow, number: u32) -> ApprovalRow {
         note: None,
         ended_at: None,
         changed_at: NOW,
+        run_id: None,
+        run_step: None,
+        item: None,
+        targets: None,
+        starters: None,
     }
 }
 
@@ -67,7 +72,8 @@ pub(crate) async fn asked(store: &Store, row: &ApprovalRow) -> ApprovalRow {
 }
 
 pub(crate) async fn decided(store: &Store, row: &ApprovalRow, decision: ApprovalDecision) -> Option<ApprovalRow> {
-    store.decide_approval(row, decision, KeyId::new(), Some("note"), LATER).await.unwrap()
+    let decided = store.decide_approval(row, decision, KeyId::new(), Some("note"), LATER).await.unwrap();
+    decided.map(|(row, _)| row)
 }
 
 async fn approved(store: &Store, row: &ApprovalRow) -> ApprovalRow {
@@ -200,14 +206,14 @@ pub(crate) async fn denied_void_and_expired_approvals_permit_nothing(store: &Sto
 
     let expiring = asked(store, &approval(&bot, 3)).await;
     let expiring = approved(store, &expiring).await;
-    assert!(!store.expire_approval(&expiring, LATER).await.unwrap(), "the approval has not expired");
+    assert_eq!(store.expire_approval(&expiring, LATER).await.unwrap(), None, "the approval has not expired");
     let asks = ApprovalRow { created_at: EXPIRED, ..approval(&bot, 3) };
     assert_eq!(store.ask_approval(&asks, "x", None, MAX).await.unwrap(), AskedApproval::Due(expiring.clone()));
     let due = store.due_approvals(EXPIRED, 10).await.unwrap();
     assert!(due.contains(&expiring), "{due:?}");
     assert_eq!(store.expired_grants(EXPIRED, 10).await.unwrap().len(), 1);
-    assert!(store.expire_approval(&expiring, EXPIRED).await.unwrap());
-    assert!(!store.expire_approval(&expiring, EXPIRED).await.unwrap());
+    assert_eq!(store.expire_approval(&expiring, EXPIRED).await.unwrap(), Some(Vec::new()));
+    assert_eq!(store.expire_approval(&expiring, EXPIRED).await.unwrap(), None);
     assert!(grants(store).await.is_empty());
     assert_eq!(status(store, &expiring).await, ApprovalStatus::Expired);
     let late = store.decide_approval(&late, ApprovalDecision::Approve, KeyId::new(), None, EXPIRED.plus_ms(60_000));

@@ -27,6 +27,7 @@ pub(crate) use crate::rotated::{
 };
 pub(crate) use crate::sandboxes::a_sandbox_without_its_labels_is_rejected;
 pub(crate) use crate::schedules::an_edited_or_restored_schedule_is_rejected;
+pub(crate) use crate::step_approvals::an_edited_question_is_rejected;
 pub(crate) use crate::subscriptions::an_edited_or_restored_subscription_is_rejected;
 pub(crate) use crate::usage::unreadable_reservations_do_not_hide_others;
 pub(crate) use crate::webhooks::an_edited_or_restored_webhook_is_rejected;

@@ -32,6 +32,7 @@ mod sealed;
 mod spans;
 mod sqlite;
 mod starts;
+mod step_approvals;
 mod subscriptions;
 mod support;
 mod tasks;
@@ -91,6 +92,7 @@ intrusions! {
     an_older_generation_is_read_with_everything,
     a_restored_approval_permits_nothing,
     a_forged_grant_is_ignored,
+    an_edited_question_is_rejected,
     an_edited_or_restored_tool_serves_nothing,
     an_edited_or_restored_budget_is_rejected,
     an_edited_or_restored_schedule_is_rejected,
@@ -310,6 +312,7 @@ cases! {
         a_delivery_starts_one_run,
         a_delivery_without_room_waits_for_the_end_of_a_run,
         a_delivery_that_cannot_start_a_run_is_dead,
+        deliveries_have_a_turn_when_their_trigger_is_disabled_or_deleted,
         an_event_wakes_the_runs_that_wait_for_it,
         events_are_searched_by_type_position_and_time,
         the_end_of_a_task_wakes_the_run_of_its_step,
@@ -329,6 +332,13 @@ cases! {
         pending_approvals_are_limited,
         approvals_are_listed_by_id_and_by_change,
         grants_are_read_as_changes_and_deleted_with_their_bot,
+    }
+    step_approvals {
+        a_step_asks_in_the_turn_of_its_run_and_the_decision_wakes_the_run,
+        the_end_of_an_approval_wakes_the_steps_that_wait_for_it,
+        a_turn_that_asks_for_too_much_writes_nothing,
+        approvals_for_which_no_step_waits_become_void,
+        a_changed_call_makes_its_approval_void_once,
     }
     sealed {
         sealed_records_have_pages,

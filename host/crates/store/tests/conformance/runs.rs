@@ -17,7 +17,7 @@ pub(crate) use steps::{a_step_waits_for_an_approval_without_a_turn, a_turn_finds
 
 pub(crate) const MAX: RunsMax = RunsMax { of_workspace: 9, queued: 9, of_key: None };
 /// The end of time for these tests: no wake is due later.
-const LATER: UtcMillis = UtcMillis(4_102_444_800_000);
+pub(crate) const LATER: UtcMillis = UtcMillis(4_102_444_800_000);
 
 pub(crate) async fn workflow(store: &Store, name: &str) -> WorkflowRow {
     let bot = workflows::bot(store, default_workspace(store).await, name).await;
@@ -67,7 +67,7 @@ pub(crate) async fn inserted(store: &Store, run: &RunRow) -> InsertedRun {
     store.insert_run(run, &wake(run), MAX).await.unwrap()
 }
 
-async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
+pub(crate) async fn claim(store: &Store, key: &WakeKey) -> WakeClaim {
     let wakes = [(key.clone(), LATER, WakeClaimId::new())];
     store.claim_wakes("node", &wakes, SystemClock.now()).await.unwrap().remove(0)
 }
@@ -128,6 +128,9 @@ pub(crate) fn progress<'a>(run: &'a RunRow, status: RunStatus) -> RunProgress<'a
         children: Vec::new(),
         wakes: Vec::new(),
         events: Vec::new(),
+        approvals: Vec::new(),
+        asked_again: Vec::new(),
+        void: Vec::new(),
         next: None,
         now: NOW,
     }

@@ -31,8 +31,18 @@ impl Database {
         StoreOptions::sqlite(self.path())
     }
 
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.folder.path().join("monstrum.db")
+    }
+
+    /// Creates a database of an earlier release: with the migrations before this one.
+    pub(crate) async fn older(&self, version: i64) -> SqliteConnection {
+        let mut older = sqlx::migrate!("../../../migrations/sqlite");
+        older.migrations = older.migrations.iter().filter(|migration| migration.version < version).cloned().collect();
+        let options = SqliteConnectOptions::new().filename(self.path()).foreign_keys(false).create_if_missing(true);
+        let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+        older.run(&mut connection).await.unwrap();
+        connection
     }
 
     /// Opens a connection that acts as another program.
@@ -120,13 +130,7 @@ async fn only_the_owner_can_access_the_file_and_its_log() {
 #[tokio::test]
 async fn owners_are_filled_once_in_an_older_database() {
     let database = Database::create();
-    let mut older = sqlx::migrate!("../../../migrations/sqlite");
-    older.migrations = older.migrations.iter().filter(|migration| migration.version < 7).cloned().collect();
-    let mut intruder = {
-        let options = SqliteConnectOptions::new().filename(database.path()).create_if_missing(true);
-        SqliteConnection::connect_with(&options).await.unwrap()
-    };
-    older.run(&mut intruder).await.unwrap();
+    let mut intruder = database.older(7).await;
     run(&mut intruder, crate::owners::OLDER_ROWS).await;
     intruder.close().await.unwrap();
     crate::owners::owners_are_filled_once(&database.open().await.unwrap()).await;

@@ -1,9 +1,10 @@
 //! Tests of what starts and continues runs: deliveries to triggers, events, and the ends of tasks.
 
 use monstrum_store::{
-    BotRow, DeliveryEnd, DeliveryReason, DeliveryRow, DeliveryStatus, EndedDelivery, EventRow, InsertedRun, NewRun,
-    NewWake, RetriedDelivery, RunProgress, RunRow, RunStatus, RunStepRow, RunsMax, StartedDelivery, Store, StoreError,
-    TargetKind, TaskEnd, TaskStatus, TasksMax, WakeClaim, WorkflowRow, wake_of,
+    BotRow, DeliveryEnd, DeliveryReason, DeliveryRow, DeliveryStatus, EndedDelivery, EventRow, InsertedRun,
+    InsertedTrigger, NewRun, NewWake, RetriedDelivery, RunProgress, RunRow, RunStatus, RunStepRow, RunsMax,
+    StartedDelivery, Store, StoreError, TargetKind, TaskEnd, TaskStatus, TasksMax, WakeClaim, WorkflowRow,
+    WorkflowTriggerRow, wake_of,
 };
 use monstrum_types::{BotId, DeliveryId, UtcMillis, WakeKey, WakeKind};
 use serde_json::json;
@@ -11,7 +12,7 @@ use serde_json::json;
 use crate::deliveries::{bot, claim, delivery, dispatched, event, generation, key_of, read};
 use crate::rows::{NOW, other_workspace};
 use crate::runs::{MAX, inserted, progress, run, step, wake, workflow};
-use crate::tasks;
+use crate::{tasks, workflows};
 
 fn to_trigger(event: &EventRow, workflow: &WorkflowRow, target: &str) -> DeliveryRow {
     DeliveryRow {
@@ -145,6 +146,38 @@ pub(crate) async fn a_delivery_that_cannot_start_a_run_is_dead(store: &Store) {
     let started = start(store, &rows[1], &delivered(&workflow, &rows[1], MAX)).await;
     assert_eq!(started, StartedDelivery::Disabled);
     assert_eq!(read(store, &rows[1]).await.status, DeliveryStatus::Pending);
+}
+
+pub(crate) async fn deliveries_have_a_turn_when_their_trigger_is_disabled_or_deleted(store: &Store) {
+    let workflow = workflow(store, "one").await;
+    let workspace = workflow.workspace_id;
+    let (one, two) = (workflows::trigger(&workflow), workflows::trigger(&workflow));
+    for trigger in [&one, &two] {
+        assert_eq!(store.insert_workflow_trigger(trigger, 9).await.unwrap(), InsertedTrigger::Inserted);
+    }
+    let event = event(workspace, None);
+    let rows = [&one, &two].map(|trigger| to_trigger(&event, &workflow, &trigger.id.to_string()));
+    dispatched(store, &event, &rows).await;
+    let all_rest = async || {
+        for row in &rows {
+            rest(store, row).await;
+        }
+        assert_eq!(due(store, WakeKind::Delivery).await, []);
+    };
+    all_rest().await;
+    let disabled = WorkflowTriggerRow { enabled: false, updated_at: NOW.plus_ms(1), ..one.clone() };
+    assert!(store.update_workflow_trigger(&disabled, NOW).await.unwrap());
+    assert_eq!(due(store, WakeKind::Delivery).await, [key_of(&rows[0])]);
+    all_rest().await;
+    assert!(store.delete_workflow_trigger(workspace, workflow.id, two.id, NOW).await.unwrap());
+    assert_eq!(due(store, WakeKind::Delivery).await, [key_of(&rows[1])]);
+    all_rest().await;
+    let stopped = WorkflowRow { enabled: false, updated_at: NOW.plus_ms(1), ..workflow.clone() };
+    assert!(store.update_workflow(&stopped, NOW, None).await.unwrap());
+    assert_eq!(due(store, WakeKind::Delivery).await, [key_of(&rows[0])]);
+    all_rest().await;
+    assert!(store.delete_workflow(workspace, workflow.id, NOW.plus_ms(1)).await.unwrap());
+    assert_eq!(due(store, WakeKind::Delivery).await, [key_of(&rows[0])], "the only trigger that was left");
 }
 
 /// Lets a run wait for events of a type in one step.

@@ -45,7 +45,7 @@ fn version(workflow: &WorkflowRow, version: i64, document: &str) -> WorkflowVers
     }
 }
 
-fn trigger(workflow: &WorkflowRow) -> WorkflowTriggerRow {
+pub(crate) fn trigger(workflow: &WorkflowRow) -> WorkflowTriggerRow {
     WorkflowTriggerRow {
         id: WorkflowTriggerId::new(),
         workspace_id: workflow.workspace_id,

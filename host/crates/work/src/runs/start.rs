@@ -7,7 +7,7 @@ use monstrum_api::tasks::Narrow;
 use monstrum_core::app::App;
 use monstrum_core::events::EventCause;
 use monstrum_flow::{Definition, WhenFull};
-use monstrum_store::{NewWake, RunRow, RunStarter, RunStatus, RunsMax, WorkflowRow};
+use monstrum_store::{RunRow, RunStarter, RunStatus, RunsMax, WorkflowRow};
 use monstrum_types::{DeliveryId, EventId, InputError, KeyId, Labels, RunId, UtcMillis};
 use monstrum_vault::Vault;
 use serde_json::Value;

@@ -7,6 +7,7 @@
 //! waits without a turn, and is judged again after the decision.
 
 mod call;
+mod consent;
 mod decisions;
 mod effects;
 
@@ -22,7 +23,6 @@ use monstrum_core::call_types::links::{Link, NarrowLink};
 use monstrum_core::call_types::resumed::Recorded;
 use monstrum_core::call_types::task_step::TaskOfCall;
 use monstrum_core::meters;
-use monstrum_core::policy::Snapshot;
 use monstrum_engine::{Engine, Handler, Turn, TurnError, TurnOutcome};
 use monstrum_flow::{StepStatus, Work};
 use monstrum_manifest::Effect;
@@ -34,7 +34,9 @@ use tracing::Instrument as _;
 
 use super::keys::{parse_step_key, run_key, wake};
 use super::record::{RecordError, RunContent, StepContent, WorkContent, open_run, open_step, seal_step};
+use super::revocation::{has_its_key, is_revoked};
 use call::{LeaseOfStep, StepOfCall, ended};
+use consent::Consent;
 use decisions::{Awaited, Gate, Known, StepEnd, Stop, before, gate, look_at};
 
 /// The number of failed turns in a row after which an attempt ends. Turns fail if the database or the audit fails, so the
@@ -131,7 +133,11 @@ impl StepTurn<'_> {
     async fn take(mut self) -> Result<TurnOutcome, TurnError> {
         let app = &self.turns.app;
         let now = app.clock.now();
-        let stop = self.attempt.stop(&app.policy.load());
+        let stop = self.attempt.row.stopping.map(Stop::from);
+        let stop = match stop {
+            None if self.attempt.is_revoked(app).await? => Some(Stop::Revoked),
+            stop => stop,
+        };
         let gate = match stop {
             None => self.gate(now).await?,
             Some(_) => Gate::Goes,
@@ -148,6 +154,11 @@ impl StepTurn<'_> {
         }
         if self.turn.claim().failures >= FAILED_TURNS_MAX {
             return self.end(StepEnd::not_run(&known)).await;
+        }
+        match self.consent().await? {
+            Consent::Given => {}
+            Consent::Waits(approval) => return self.park(&approval, false).await,
+            Consent::Refused(end) => return self.end(end).await,
         }
         if !self.begin(now).await? {
             return Ok(TurnOutcome::Rest(now));
@@ -263,7 +274,7 @@ impl StepTurn<'_> {
         let app = &self.turns.app;
         let mut renewals = app.policy.renewals();
         loop {
-            if stop.get().is_none() && !self.attempt.has_key(&app.policy.load()) {
+            if stop.get().is_none() && self.is_revoked().await {
                 stop.get_or_init(|| Stop::Revoked);
                 cancel.cancel();
             }
@@ -289,6 +300,20 @@ impl StepTurn<'_> {
                     if changed.is_err() {
                         std::future::pending::<()>().await;
                     }
+                }
+            }
+        }
+    }
+
+    /// Returns whether the key was deleted or rotated that started the run, if the run ends with it.
+    async fn is_revoked(&self) -> bool {
+        loop {
+            match self.attempt.is_revoked(&self.turns.app).await {
+                Ok(is_revoked) => return is_revoked,
+                Err(error) => {
+                    let error = with_causes(&error);
+                    tracing::warn!(%error, run.id = %self.attempt.run.id, "cannot read the key of a run; retrying");
+                    tokio::time::sleep(READ_RETRY).await;
                 }
             }
         }
@@ -354,15 +379,10 @@ impl StepTurn<'_> {
 }
 
 impl Attempt {
-    /// Returns why the attempt stops, if it does.
-    fn stop(&self, snapshot: &Snapshot) -> Option<Stop> {
-        let asked = self.row.stopping.map(Stop::from);
-        asked.or_else(|| (!self.has_key(snapshot)).then_some(Stop::Revoked))
-    }
-
-    /// Returns whether the key still exists that started the run, if the run ends with it.
-    fn has_key(&self, snapshot: &Snapshot) -> bool {
-        has_its_key(&self.run_content, snapshot)
+    /// Returns whether the key was deleted or rotated that started the run, if the run ends with it.
+    async fn is_revoked(&self, app: &App) -> Result<bool, StoreError> {
+        let has_key = has_its_key(&self.run, &self.run_content, &app.policy.load());
+        Ok(!has_key && is_revoked(app, &self.run, &self.run_content).await?)
     }
 
     /// Returns the effect of the tool when the attempt was planned. An unknown effect counts as the gravest.
@@ -424,13 +444,6 @@ pub(crate) async fn planned_effect(
             None
         }
     }
-}
-
-/// Returns whether the bot key still exists that started a run. A run that another key has started goes on without it.
-pub(crate) fn has_its_key(content: &RunContent, snapshot: &Snapshot) -> bool {
-    let Some(hash) = &content.bot_key_hash else { return true };
-    let is_it = |known: &[u8; 32]| hex::encode(known) == *hash;
-    content.starters.iter().any(|key| snapshot.key_hash(*key).is_some_and(is_it))
 }
 
 /// Adds the name of the resource to the parameters of a call.

@@ -15,15 +15,17 @@ mod reports;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use monstrum_agent::Tasks;
 use monstrum_core::app::App;
+use monstrum_core::approvals::ApprovalError;
 use monstrum_core::{beside, meters};
 use monstrum_engine::{Engine, Handler, Turn, TurnError, TurnOutcome};
 use monstrum_flow::{Command, Definition, RunEnd, StepError, plan};
 use monstrum_store::{
-    AdvancedRun, ChildRefusal, NewWake, RunProgress, RunRequest, RunRoom, RunStatus, RunStepKey, RunStepRow,
-    StoreError, wake_of,
+    AdvancedRun, ApprovalRow, ChildRefusal, NewWake, RunProgress, RunRequest, RunRoom, RunStatus, RunStepKey,
+    RunStepRow, StoreError, wake_of,
 };
-use monstrum_types::{KeyId, RunId, UtcMillis, WakeKind, with_causes};
+use monstrum_types::{RunId, UtcMillis, WakeKind, with_causes};
 
 use super::children::Children;
 use super::definitions::Definitions;
@@ -31,6 +33,8 @@ use super::history::history;
 use super::keys;
 use super::progress::{Progress, fail, progress};
 use super::record::{EndingContent, RunContent, seal_run, seal_step};
+use super::revocation::is_revoked;
+use super::waits::Waits;
 use crate::current::{too_many_changes, verified};
 use begin::Begun;
 use read::ReadRun;
@@ -54,6 +58,7 @@ pub struct RunTurns {
     engine: Arc<dyn Engine>,
     definitions: Arc<Definitions>,
     children: Children,
+    waits: Waits,
 }
 
 /// An attempt that cannot begin: another one of the same step begins only if the definition repeats it.
@@ -62,9 +67,10 @@ type Refused = (RunStepKey, StepError);
 impl RunTurns {
     /// Creates the handler of the runs of a host.
     #[must_use]
-    pub fn new(app: Arc<App>, engine: Arc<dyn Engine>, definitions: Arc<Definitions>) -> RunTurns {
-        let children = Children::new(Arc::clone(&app), Arc::clone(&engine), Arc::clone(&definitions));
-        RunTurns { app, engine, definitions, children }
+    pub fn new(app: Arc<App>, engine: Arc<dyn Engine>, definitions: Arc<Definitions>, tasks: Arc<Tasks>) -> RunTurns {
+        let children = Children::new(Arc::clone(&app), Arc::clone(&engine), tasks, Arc::clone(&definitions));
+        let waits = Waits::new(Arc::clone(&app));
+        RunTurns { app, engine, definitions, children, waits }
     }
 
     /// Plans and writes. Returns `None` if the turn has to decide again.
@@ -82,9 +88,9 @@ impl RunTurns {
         let now = run.not_before(app.store.wake_time(app.clock.now()).await?);
         let found = self.definitions.of(run.row.workspace_id, run.row.workflow_id, run.row.version).await;
         let definition = found.map_err(|error| failed(&error))?;
-        self.stop_children(&run, now).await?;
-        let ended = self.outcomes(turn, &mut run, now).await?;
-        let is_revoked = self.is_revoked(&run).await?;
+        self.stop_children(&run).await?;
+        let (ended, asking) = self.outcomes(turn, &mut run, now).await?;
+        let is_revoked = is_revoked(app, &run.row, &run.content).await?;
         if is_revoked && run.content.ending.is_none() && !run.is_cancelled() {
             run.content.asked = Some(RunRequest::Cancel.as_str().to_owned());
         }
@@ -95,28 +101,19 @@ impl RunTurns {
                 fail(step, error.clone(), now);
             }
         }
-        let begun = self.begin(&run, &mut progress, now).await?;
+        let begun = self.begin(&run, &mut progress, asking, now).await?;
         self.write(turn, &run, (&definition, start), (progress, begun), (now, refused)).await
     }
 
     /// Cancels the tasks and runs of attempts that are to stop. To cancel twice is harmless, so a turn that was cut off after
     /// its transaction loses nothing.
-    async fn stop_children(&self, run: &ReadRun, now: UtcMillis) -> Result<(), TurnError> {
+    async fn stop_children(&self, run: &ReadRun) -> Result<(), TurnError> {
         for (row, content) in run.open_steps() {
             if row.stopping.is_some() && read::has_child(content) {
-                self.children.cancel(row, now).await?;
+                self.children.cancel(row, content).await?;
             }
         }
         Ok(())
-    }
-
-    /// Returns whether the bot key that has started the run was deleted or rotated.
-    async fn is_revoked(&self, run: &ReadRun) -> Result<bool, StoreError> {
-        let Some(hash) = &run.content.bot_key_hash else { return Ok(false) };
-        let Ok(id) = run.row.started_by_id.parse::<KeyId>() else { return Ok(true) };
-        // The policy of this host may be older than the request for this turn.
-        let key = self.app.store.key(Some(run.row.workspace_id), id).await?;
-        Ok(key.is_none_or(|key| key.hash != *hash))
     }
 
     /// Plans what comes next.
@@ -193,12 +190,13 @@ impl RunTurns {
         progress.content.attempts = u64::try_from(attempts).map_err(|error| failed(&error))?;
         let is_unchanged = !progress.is_step
             && progress.ended.is_empty()
+            && begun.approvals.is_empty()
             && progress.status == run.row.status
             && RunContent { attempts: run.content.attempts, ..progress.content.clone() } == run.read;
         if is_unchanged {
             return Ok(Some(progress.next.map_or(TurnOutcome::Done, TurnOutcome::Rest)));
         }
-        let Begun { children, mut wakes, mut events, again } = begun;
+        let Begun { children, mut wakes, mut events, approvals, asked_again, void, again } = begun;
         let has_ended = progress.content.has_ended;
         if has_ended {
             events.push(reports::ended(&app.vault, run, &progress.content, now).map_err(|error| failed(&error))?);
@@ -239,10 +237,13 @@ impl RunTurns {
             children,
             wakes,
             events,
+            approvals,
+            asked_again,
+            void: void.iter().map(|row| row.id).collect(),
             next,
             now,
         };
-        self.advance(turn, &written, refused).await
+        self.advance(turn, &written, &void, refused).await
     }
 
     /// Writes what a turn has decided. Returns `None` if the turn has to decide again.
@@ -250,9 +251,12 @@ impl RunTurns {
         &self,
         turn: &Turn,
         written: &RunProgress<'_>,
+        void: &[ApprovalRow],
         refused: &mut Vec<Refused>,
     ) -> Result<Option<TurnOutcome>, TurnError> {
-        match self.app.store.advance_run(turn.claim(), written).await {
+        let is_done = |advanced: &AdvancedRun| matches!(advanced, AdvancedRun::Done { .. });
+        let advance = self.app.store.advance_run(turn.claim(), written);
+        match self.app.approvals.in_turn(&written.approvals, void, advance, is_done).await {
             Ok(AdvancedRun::Done { after, woken }) => {
                 self.signal(written, &woken);
                 if written.ended_at.is_some() {
@@ -271,8 +275,9 @@ impl RunTurns {
                 refused.extend(steps.map(|step| (step.clone(), refusal(why))));
                 Ok(None)
             }
-            Err(StoreError::ChangedMeanwhile) => Ok(None),
-            Err(error) => Err(error.into()),
+            Err(ApprovalError::Store(StoreError::ChangedMeanwhile)) => Ok(None),
+            Err(ApprovalError::Store(error)) => Err(error.into()),
+            Err(error) => Err(failed(&error)),
         }
     }
 

@@ -24,10 +24,27 @@ const ALL: &str = "all";
 #[derive(Deserialize)]
 struct Approval {
     id: String,
+    #[serde(default)]
+    kind: String,
     status: String,
+    /// What a call runs; empty for a step.
+    #[serde(default)]
     tool: Text,
+    #[serde(default)]
     operation: Text,
+    #[serde(default)]
     effect: Text,
+    /// The step of a workflow that asks, its item, its question, and the calls that are approved.
+    #[serde(default)]
+    step: Text,
+    #[serde(default)]
+    item: Option<Text>,
+    #[serde(default)]
+    text: Option<Text>,
+    #[serde(default, rename = "for")]
+    targets: Vec<Target>,
+    #[serde(default)]
+    run_id: Option<String>,
     bot_id: String,
     digest: String,
     created_at: UtcMillis,
@@ -56,6 +73,23 @@ struct Approval {
     decided_at: Option<UtcMillis>,
 }
 
+/// A call of a later step that a decision approves.
+#[derive(Deserialize)]
+struct Target {
+    step: Text,
+    tool: Text,
+    operation: Text,
+    effect: Text,
+    #[serde(default)]
+    params: Option<Value>,
+}
+
+impl Target {
+    fn params_text(&self) -> Text {
+        self.params.as_ref().map(pretty).unwrap_or_default()
+    }
+}
+
 #[derive(Deserialize)]
 struct Gate {
     #[serde(default)]
@@ -76,8 +110,23 @@ struct AskedBy {
 
 /// The kind of keys that may decide about every call.
 const ROOT: &str = "root";
+/// The kind of the approvals of steps.
+const STEP: &str = "step";
 
 impl Approval {
+    fn is_step(&self) -> bool {
+        self.kind == STEP
+    }
+
+    /// Returns the name of what is approved: the tool of a call, or the step with its item.
+    fn name(&self) -> Text {
+        match (&self.item, self.is_step()) {
+            (_, false) => self.tool.clone(),
+            (None, true) => self.step.clone(),
+            (Some(item), true) => format!("{}[{}]", self.step.raw(), item.raw()).into(),
+        }
+    }
+
     fn waits(&self) -> bool {
         self.status == "pending"
     }
@@ -96,8 +145,11 @@ impl Approval {
         self.params.as_ref().map(pretty).unwrap_or_default()
     }
 
-    /// Returns the parameters on one line, or nothing if the list leaves them out.
+    /// Returns the parameters or the question on one line, or nothing if the list leaves them out.
     fn params_line(&self) -> Option<Text> {
+        if let Some(text) = &self.text {
+            return Some(text.start(PARAMS_CHARS_MAX));
+        }
         self.params.as_ref().map(|params| Text::from(params.to_string()).start(PARAMS_CHARS_MAX))
     }
 
@@ -114,7 +166,8 @@ impl Approval {
         let deciders = self.deciders(words);
         if me.kind != ROOT && !self.approvers.contains(&me.kind) {
             let kind = words.known(&format!("kind.{}", me.kind)).unwrap_or(&me.kind);
-            return Some(words.filled("approvals.other_kind", &[&kind, &deciders]));
+            let key = if self.is_step() { "approvals.other_kind_step" } else { "approvals.other_kind" };
+            return Some(words.filled(key, &[&kind, &deciders]));
         }
         let is_starter = self.asked_by.key_id.as_ref() == Some(&me.key_id);
         (is_starter && !self.allow_starter).then(|| words.filled("approvals.own_key", &[&deciders]))
@@ -222,7 +275,7 @@ async fn page_of(visit: &Visit, id: &str, errors: Vec<(Text, Text)>, status: Sta
         let path = format!("/api/bots/{}", segment(&approval.bot_id));
         visit.client.get::<Named>(&path).await.ok().map(|bot| bot.name)
     };
-    let title = approval.tool.to_string();
+    let title = approval.name().to_string();
     let (bot_name, task, frame) = tokio::join!(
         bot_name,
         tasks::page_of(visit, approval.asked_by.task_id.as_deref()),
@@ -246,7 +299,12 @@ pub(in crate::gateway::console) async fn decide(visit: Visit, Path((_, id)): Pat
     let path = format!("/api/approvals/{}", segment(&id));
     match visit.client.act(Method::POST, &path, Some(&body), Conditions::default()).await {
         Ok(()) => {
-            let key = if decision == "approve" { "approvals.was_approved" } else { "approvals.was_denied" };
+            let key = match (decision, fields.value("kind") == STEP) {
+                ("approve", false) => "approvals.was_approved",
+                ("approve", true) => "approvals.step_was_approved",
+                (_, false) => "approvals.was_denied",
+                (_, true) => "approvals.step_was_denied",
+            };
             Ok(visit.done(visit.words().text(key).to_owned(), &visit.to("approvals")).await)
         }
         // The key may not decide, or the approval was decided, has ended, or has changed since the page was shown. The

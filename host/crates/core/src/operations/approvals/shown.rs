@@ -1,20 +1,26 @@
 //! Approvals in the form of the API.
 
-use monstrum_api::approvals::{Approval, ApprovalUser, AskedBy, FullApproval, ShortApproval};
-use monstrum_store::ApprovalRow;
+use monstrum_api::approvals::{Approval, ApprovalTarget, ApprovalUser, AskedBy, FullApproval, ShortApproval};
+use monstrum_store::{ApprovalKind, ApprovalRow};
 use monstrum_types::{JsonText, is_invisible};
+use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
 use crate::app::App;
-use crate::approvals::Params;
+use crate::approvals::{Params, StepQuestion, targets_of};
 
 /// Returns an approval as its approvers read it.
 pub(super) fn full(app: &App, row: ApprovalRow, params: Params) -> Approval {
     let (params, params_omitted) = match params {
-        Params::Whole(params) => (Some(JsonText::from(&written_out(params.value()))), false),
+        Params::Whole(params) => (Some(written_out(params.value())), false),
         Params::Omitted => (None, true),
         Params::Deleted => (None, false),
     };
+    let (params, question) = match row.kind {
+        ApprovalKind::Call => (params, None),
+        ApprovalKind::Step => (None, params.and_then(|question| StepQuestion::deserialize(question).ok())),
+    };
+    let targets = (row.kind == ApprovalKind::Step).then(|| shown_targets(&row, question.as_ref()));
     let url = app.approvals.url(row.workspace_id, row.id);
     let user = row.app_id.zip(row.user_id);
     let user = user.map(|(app, user)| ApprovalUser { app_id: visible(app), user_id: visible(user) });
@@ -29,7 +35,12 @@ pub(super) fn full(app: &App, row: ApprovalRow, params: Params) -> Approval {
         resource_id: row.resource_id,
         operation: row.operation,
         effect: row.effect,
-        params,
+        run_id: row.run_id,
+        step: row.run_step,
+        item: row.item,
+        text: question.map(|question| question.text),
+        targets,
+        params: params.as_ref().map(JsonText::from),
         params_omitted,
         links: row.links,
         labels: row.labels,
@@ -45,6 +56,21 @@ pub(super) fn full(app: &App, row: ApprovalRow, params: Params) -> Approval {
         note: row.note,
         url,
     }))
+}
+
+/// Returns the calls that the approval of a step names. The record of the question has their parameters.
+fn shown_targets(row: &ApprovalRow, question: Option<&StepQuestion>) -> Vec<ApprovalTarget> {
+    let targets = targets_of(row).unwrap_or_default();
+    let params = |index: usize| question.and_then(|question| question.params.get(index)).map(JsonText::from);
+    let shown = targets.into_iter().enumerate().map(|(index, target)| ApprovalTarget {
+        step: target.step,
+        tool: target.tool,
+        resource_id: target.resource_id,
+        operation: target.operation,
+        effect: target.effect,
+        params: params(index),
+    });
+    shown.collect()
 }
 
 /// Returns an approval as its bot reads it.

@@ -111,10 +111,10 @@ mod tests {
             bot_id: BotId::new(),
             app_id: None,
             user_id: None,
-            tool: "tool".to_owned(),
-            resource_id: ResourceId::new(),
-            operation: "run".to_owned(),
-            effect: "write".to_owned(),
+            tool: Some("tool".to_owned()),
+            resource_id: Some(ResourceId::new()),
+            operation: Some("run".to_owned()),
+            effect: Some("write".to_owned()),
             links: json!([]),
             labels: json!([]),
             gates: json!([]),
@@ -130,6 +130,11 @@ mod tests {
             note: Some("not now".to_owned()),
             ended_at: None,
             changed_at: EXPIRY,
+            run_id: None,
+            run_step: None,
+            item: None,
+            targets: None,
+            starters: None,
         }
     }
 

@@ -1,21 +1,23 @@
 //! Prepares what new attempts start: wakes of calls, events, tasks, runs and questions. The turn writes all of it with the
 //! attempts.
 
-use monstrum_agent::delivered::TASKS_MAX;
 use monstrum_core::emitter::EmitError;
 use monstrum_core::events::{CustomName, EventError, EventLinks, EventName, NewEvent};
 use monstrum_engine::TurnError;
 use monstrum_flow::{StepError, StepStatus, Work};
-use monstrum_store::{ChildOfStep, EventRow, NewChild, NewWake, RunStepRow, RunStepStatus};
-use monstrum_types::{UtcMillis, with_causes};
+use monstrum_store::{
+    ApprovalRow, ChildOfStep, EventRow, NewApproval, NewChild, NewWake, RunStepKey, RunStepRow, RunStepStatus,
+};
+use monstrum_types::{ApprovalId, UtcMillis, with_causes};
 use serde_json::{Value, json};
 
 use super::RunTurns;
+use super::outcomes::AskingAgain;
 use super::read::ReadRun;
-use crate::runs::children::Child;
 use crate::runs::progress::{Progress, StartedStep, fail};
 use crate::runs::record::{RunContent, StepContent, WaitContent};
-use crate::runs::{approvals, keys, waits};
+use crate::runs::steps::planned_effect;
+use crate::runs::{approvals, keys};
 
 /// What new attempts start.
 #[derive(Default)]
@@ -23,6 +25,11 @@ pub(super) struct Begun {
     pub(super) children: Vec<ChildOfStep>,
     pub(super) wakes: Vec<NewWake>,
     pub(super) events: Vec<EventRow>,
+    pub(super) approvals: Vec<NewApproval>,
+    /// The attempts that wait for another approval than before.
+    pub(super) asked_again: Vec<(RunStepKey, ApprovalId)>,
+    /// The approvals for which no attempt waits any more.
+    pub(super) void: Vec<ApprovalRow>,
     /// Whether the run has its next turn at once.
     pub(super) again: bool,
 }
@@ -30,14 +37,23 @@ pub(super) struct Begun {
 type Attempt = (RunStepRow, StepContent);
 
 impl RunTurns {
-    /// Prepares what the new attempts of a plan start. One that cannot begin has failed.
+    /// Prepares what the new attempts of a plan start, and what attempts ask again. One that cannot begin has failed.
     pub(super) async fn begin(
         &self,
         run: &ReadRun,
         progress: &mut Progress,
+        asking: Vec<AskingAgain>,
         now: UtcMillis,
     ) -> Result<Begun, TurnError> {
         let mut begun = Begun::default();
+        // A plan may have ended an attempt that was about to ask again.
+        let is_ended = |key: &RunStepKey| progress.ended.iter().any(|end| end.key == *key);
+        for AskingAgain { key, new, record } in asking.into_iter().filter(|asking| !is_ended(&asking.key)) {
+            begun.asked_again.push((key.clone(), new.row.id));
+            begun.approvals.push(new);
+            progress.resealed.push((key, record.0, record.1));
+        }
+        begun.void = approvals::open_ones(&self.app, &run.row, &run.voided(&progress.ended), now).await?;
         let labels = run.labels();
         // What a task, a run or a question begins with is what the run has read until now.
         let content = RunContent { labels: labels.clone(), ..progress.content.clone() };
@@ -50,12 +66,14 @@ impl RunTurns {
             }
             let work = started.iter().find(|step| step.key == attempt.0.key()).map(|StartedStep { work, .. }| work);
             let prepared = match work {
-                Some(Work::Tool { .. }) => {
+                Some(work @ Work::Tool { .. }) => {
+                    let effect = planned_effect(&self.app, (&run.row, &run.content), &attempt.0, work).await;
+                    attempt.0.effect = effect.map(|effect| effect.as_str().to_owned());
                     begun.wakes.push(keys::wake(keys::step_key(&attempt.0.key()), run.row.workspace_id, now));
                     Ok(())
                 }
                 Some(Work::Emit { name, data }) => self.emit(run, attempt, (name, data), &mut begun, now),
-                Some(work) => self.child((run, &content), attempt, work, &mut begun, now).await,
+                Some(work) => self.child((run, &content), attempt, work, &mut begun, now).await?,
                 None => self.wait((run, &content), attempt, &mut begun, now).await?,
             };
             if let Err(error) = prepared {
@@ -103,21 +121,19 @@ impl RunTurns {
         work: &Work,
         begun: &mut Begun,
         now: UtcMillis,
-    ) -> Result<(), StepError> {
+    ) -> Result<Result<(), StepError>, TurnError> {
         let step = row.key();
         let child = match self.children.prepare(&run.row, content_of_run, &step, work, now).await? {
-            Child::Task(task) => {
-                (row.task_id, content.task_id) = (Some(task.row.id), Some(task.row.id));
-                NewChild::Task(task, TASKS_MAX)
-            }
-            Child::Run(new) => {
-                (row.child_run_id, content.child_run_id) = (Some(new.row.id), Some(new.row.id));
-                NewChild::Run(Box::new(new.row), new.wake, new.max)
-            }
+            Ok(child) => child,
+            Err(error) => return Ok(Err(error)),
         };
+        match &child {
+            NewChild::Task(task, _) => (row.task_id, content.task_id) = (Some(task.row.id), Some(task.row.id)),
+            NewChild::Run(new, ..) => (row.child_run_id, content.child_run_id) = (Some(new.id), Some(new.id)),
+        }
         row.status = RunStepStatus::Waiting;
         begun.children.push(ChildOfStep { step, child });
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Prepares a wait for an event or a person.
@@ -131,9 +147,8 @@ impl RunTurns {
         match &content.wait {
             None | Some(WaitContent::Time) => Ok(Ok(())),
             Some(WaitContent::Event { event_type, .. }) => {
-                if !waits::has_room(&self.app, run.row.workspace_id, event_type).await? {
-                    let message = format!("too many steps of the workspace wait for events of the type `{event_type}`");
-                    return Ok(Err(StepError::new("limit", message)));
+                if let Some(error) = self.waits.refusal(run.row.workspace_id, event_type).await? {
+                    return Ok(Err(error));
                 }
                 row.wait_event = Some(event_type.clone());
                 // An event that was dispatched before this wait is on disk is found by the next turn.
@@ -141,9 +156,11 @@ impl RunTurns {
                 Ok(Ok(()))
             }
             Some(WaitContent::Approval { .. }) => {
-                match approvals::ask(&self.app, (&run.row, content_of_run), (row, content), now).await {
+                let (run, asked) = ((&run.row, content_of_run), begun.approvals.len());
+                match approvals::ask(&self.app, run, (row, content), asked, now).await? {
                     Ok(new) => {
-                        (row.approval_id, content.approval_id) = (Some(new.id), Some(new.id));
+                        (row.approval_id, content.approval_id) = (Some(new.row.id), Some(new.row.id));
+                        begun.approvals.push(new);
                         Ok(Ok(()))
                     }
                     Err(error) => Ok(Err(error)),

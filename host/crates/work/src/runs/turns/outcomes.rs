@@ -2,19 +2,17 @@
 
 use monstrum_engine::{Turn, TurnError};
 use monstrum_flow::{StepError, StepStatus};
-use monstrum_store::{EndedRunStep, RunStepRow};
+use monstrum_store::{EndedRunStep, NewApproval, RunStepKey, RunStepRow};
 use monstrum_types::{Labels, UtcMillis};
 use serde_json::Value;
 
 use super::read::{ReadRun, has_child};
 use super::{RunTurns, failed};
+use crate::runs::approvals::{self, Decided};
 use crate::runs::children::ChildEnd;
 use crate::runs::progress::ended;
-use crate::runs::record::{StepContent, WaitContent};
-use crate::runs::{approvals, waits};
-
-/// The label of what the author of an event has written.
-const UNTRUSTED: &str = "untrusted";
+use crate::runs::record::{RunContent, StepContent, WaitContent, seal_step};
+use crate::runs::waits::Waits;
 
 /// How an attempt ends.
 struct Outcome {
@@ -26,21 +24,44 @@ struct Outcome {
     may_have_happened: bool,
 }
 
+/// An attempt that asks again, because a call has changed since it asked.
+pub(super) struct AskingAgain {
+    pub(super) key: RunStepKey,
+    pub(super) new: NewApproval,
+    /// The record of the attempt before and afterwards.
+    pub(super) record: (String, String),
+}
+
+/// What becomes of an attempt that has not ended.
+enum Standing {
+    Waits,
+    Ends(Outcome),
+    AsksAgain(Box<AskingAgain>),
+}
+
 impl RunTurns {
-    /// Ends attempts in the journal that was read. Returns their ends, which are written with the plan.
+    /// Ends attempts in the journal that was read. Returns their ends, which are written with the plan, and the attempts that
+    /// ask again.
     pub(super) async fn outcomes(
         &self,
         turn: &Turn,
         run: &mut ReadRun,
         now: UtcMillis,
-    ) -> Result<Vec<EndedRunStep>, TurnError> {
-        let mut ends = Vec::new();
+    ) -> Result<(Vec<EndedRunStep>, Vec<AskingAgain>), TurnError> {
+        let (mut ends, mut asking) = (Vec::new(), Vec::new());
         for index in 0..run.steps.len() {
             let (row, content) = &run.steps[index];
             if content.ended_at.is_some() {
                 continue;
             }
-            let Some(outcome) = self.outcome(run, row, content, now).await? else { continue };
+            let outcome = match self.standing(run, (row, content), asking.len(), now).await? {
+                Standing::Waits => continue,
+                Standing::Ends(outcome) => outcome,
+                Standing::AsksAgain(again) => {
+                    asking.push(*again);
+                    continue;
+                }
+            };
             let (row, content) = &mut run.steps[index];
             outcome.write(content, now);
             let end = ended(&self.app.vault, turn.claim(), (row, content), now).map_err(|error| failed(&error))?;
@@ -49,32 +70,60 @@ impl RunTurns {
             row.sealed.clone_from(&end.sealed);
             ends.push(end);
         }
-        Ok(ends)
+        Ok((ends, asking))
     }
 
-    /// Returns how an attempt ends, if it does now.
-    async fn outcome(
+    /// Returns whether an attempt ends now, or asks again. `asked` is the number of those that ask already.
+    async fn standing(
         &self,
         run: &ReadRun,
-        row: &RunStepRow,
-        content: &StepContent,
+        (row, content): (&RunStepRow, &StepContent),
+        asked: usize,
         now: UtcMillis,
-    ) -> Result<Option<Outcome>, TurnError> {
+    ) -> Result<Standing, TurnError> {
         if has_child(content) {
-            let end = self.children.ended(row).await.map_err(|error| failed(&error))?;
-            return Ok(end.map(Outcome::of_child));
+            let end = self.children.ended(row, content).await?;
+            return Ok(Standing::of(end.map(Outcome::of_child)));
         }
         match &content.wait {
-            None | Some(WaitContent::Time) => Ok(None),
+            None | Some(WaitContent::Time) => Ok(Standing::Waits),
             Some(WaitContent::Event { .. }) => {
-                let found = waits::found(&self.app, &run.row, row, content, now).await;
-                Ok(found.map_err(|error| failed(&error))?.map(Outcome::of_event))
+                Ok(Standing::of(self.waits.found(&run.row, row, content).await?.map(Outcome::of_event)))
             }
             Some(WaitContent::Approval { .. }) => {
-                let decided = approvals::decided(&self.app, &run.row, content, now).await;
-                Ok(decided.map_err(|error| failed(&error))?.map(Outcome::of_decision))
+                match approvals::decided(&self.app, &run.row, (row, content), now).await? {
+                    None => Ok(Standing::Waits),
+                    Some(Decided::Ended(decision)) => Ok(Standing::Ends(Outcome::of_decision(decision))),
+                    Some(Decided::AsksAgain) => self.asks_again(run, (row, content), asked, now).await,
+                }
             }
         }
+    }
+
+    /// Makes another approval for an attempt that asks.
+    async fn asks_again(
+        &self,
+        run: &ReadRun,
+        (row, content): (&RunStepRow, &StepContent),
+        asked: usize,
+        now: UtcMillis,
+    ) -> Result<Standing, TurnError> {
+        let of_run = RunContent { labels: run.labels(), ..run.content.clone() };
+        match approvals::ask(&self.app, (&run.row, &of_run), (row, content), asked, now).await? {
+            Ok(new) => {
+                let content = StepContent { approval_id: Some(new.row.id), ..content.clone() };
+                let sealed = seal_step(&self.app.vault, row, &content).map_err(|error| failed(&error))?;
+                let record = (row.sealed.clone(), sealed);
+                Ok(Standing::AsksAgain(Box::new(AskingAgain { key: row.key(), new, record })))
+            }
+            Err(error) => Ok(Standing::Ends(Outcome::of_decision(Err(error)))),
+        }
+    }
+}
+
+impl Standing {
+    fn of(outcome: Option<Outcome>) -> Standing {
+        outcome.map_or(Standing::Waits, Standing::Ends)
     }
 }
 
@@ -87,8 +136,8 @@ impl Outcome {
     }
 
     fn of_event(event: Value) -> Outcome {
-        let labels = [UNTRUSTED.to_owned()].into_iter().collect();
-        Outcome { status: StepStatus::Succeeded, data: event, error: None, labels, may_have_happened: false }
+        let (status, labels) = (StepStatus::Succeeded, Waits::labels());
+        Outcome { status, data: event, error: None, labels, may_have_happened: false }
     }
 
     fn of_decision(decision: Result<Value, StepError>) -> Outcome {

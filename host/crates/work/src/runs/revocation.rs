@@ -1,0 +1,28 @@
+//! Runs that a bot key has started end with the key. Runs of other keys go on without them.
+
+use monstrum_core::app::App;
+use monstrum_core::policy::Snapshot;
+use monstrum_store::{RunRow, StoreError};
+use monstrum_types::KeyId;
+
+use super::record::RunContent;
+
+/// Returns whether the bot key that has started a run was deleted or rotated.
+///
+/// # Errors
+///
+/// The database failed.
+pub(super) async fn is_revoked(app: &App, run: &RunRow, content: &RunContent) -> Result<bool, StoreError> {
+    let Some(hash) = &content.bot_key_hash else { return Ok(false) };
+    let Ok(id) = run.started_by_id.parse::<KeyId>() else { return Ok(true) };
+    // The policy of this host may be older than the run.
+    let key = app.store.key(Some(run.workspace_id), id).await?;
+    Ok(key.is_none_or(|key| key.hash != *hash))
+}
+
+/// Returns whether the policy of this host has the bot key that has started a run, if the run ends with it.
+pub(super) fn has_its_key(run: &RunRow, content: &RunContent, snapshot: &Snapshot) -> bool {
+    let Some(hash) = &content.bot_key_hash else { return true };
+    let known = run.started_by_id.parse().ok().and_then(|key: KeyId| snapshot.key_hash(key));
+    known.is_some_and(|known| hex::encode(known) == *hash)
+}
