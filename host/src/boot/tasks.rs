@@ -20,13 +20,11 @@ pub(super) fn register(app: &Arc<App>, local: &Local) -> (Arc<Tasks>, Arc<Runs>)
     let definitions = Arc::new(Definitions::new(app.store.clone()));
     local.register(Arc::new(DeliveryTurns::new(Arc::clone(app), Arc::clone(&engine), Arc::clone(&definitions))));
     local.register(Arc::new(ScheduleTurns::new(Arc::clone(app), Arc::clone(&engine))));
-    let definitions = Arc::new(Definitions::new(app.store.clone()));
-    local.register(Arc::new(RunTurns::new(Arc::clone(app), Arc::clone(&engine), Arc::clone(&definitions))));
     local.register(Arc::new(StepTurns::new(Arc::clone(app), Arc::clone(&engine))));
     app.emitter.connect_runs(Arc::new(KnownRuns::new(app.store.clone(), Arc::clone(&app.vault))));
     let tasks = Arc::new(Tasks::new(Arc::clone(app), Arc::clone(&engine), live));
-    let runs = RunTurns::new(Arc::clone(app), Arc::clone(&engine), definitions, Arc::clone(&tasks));
-    local.register(Arc::new(runs));
+    let turns = RunTurns::new(Arc::clone(app), Arc::clone(&engine), Arc::clone(&definitions), Arc::clone(&tasks));
+    local.register(Arc::new(turns));
     let starts: Arc<dyn StartsTasks> = Arc::clone(&tasks) as _;
     // The operations hold the app, so the app does not hold them.
     app.calls.executor.start_tasks_with(Arc::downgrade(&starts));
