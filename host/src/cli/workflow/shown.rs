@@ -127,11 +127,10 @@ fn what(step: &Value) -> String {
 
 /// Returns what an attempt was given: the tool with its parameters, or other values of the step.
 fn given(step: &Value) -> String {
-    let params = &step["params"];
-    let text = match (params["tool"].as_str(), params) {
-        (Some(tool), _) => format!("{tool} {}", params["params"]),
-        (None, Value::Null) => String::new(),
-        (None, params) => params.to_string(),
+    let params = if step["params"].is_null() { String::new() } else { step["params"].to_string() };
+    let text = match step["tool"].as_str() {
+        Some(tool) => format!("{tool} {params}"),
+        None => params,
     };
     match text.char_indices().nth(SHORTENED_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -173,7 +172,7 @@ mod tests {
     fn a_step_is_one_line() {
         let step = json!({
             "step": "announce", "item": "3.0", "attempt": 2, "kind": "tool", "status": "failed",
-            "params": { "tool": "github_create_issue", "params": { "repo": "acme/site" } },
+            "tool": "github_create_issue", "params": { "repo": "acme/site" },
             "error": { "code": "upstream", "message": "it\nanswered 500" },
         });
         assert_eq!(
