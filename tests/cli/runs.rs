@@ -65,7 +65,7 @@ async fn a_run_is_watched_until_it_ends() -> Result<()> {
         "· broken skipped",
         "✓ bye",
         r#"{"greeted":true}"#,
-        "completed (4 steps)",
+        "completed (4 steps",
         "[exit 0]",
     ] {
         assert!(watched.contains(part), "{part}: {watched}");

@@ -1,6 +1,6 @@
 //! How runs and their steps are printed.
 
-use monstrum_types::RunId;
+use monstrum_types::{RunId, UtcMillis};
 use owo_colors::{OwoColorize as _, Stream};
 use serde_json::Value;
 
@@ -152,14 +152,28 @@ pub(super) fn line(step: &Value) -> String {
     if !matches!(status.as_str(), "succeeded" | "failed") {
         text.push_str(&format!(" {status}"));
     }
-    if step["attempt"].as_u64().is_some_and(|attempt| attempt > 1) {
-        text.push_str(&format!(" (attempt {})", step["attempt"]));
+    let attempt = step["attempt"].as_u64().filter(|attempt| *attempt > 1).map(|attempt| format!("attempt {attempt}"));
+    let details: Vec<String> = attempt.into_iter().chain(time_of(step, "started_at")).collect();
+    if !details.is_empty() {
+        text.push_str(&format!(" ({})", details.join(", ")));
     }
     let what = what(step);
     if !what.is_empty() {
         text.push_str(&format!("  {what}"));
     }
     format!("{mark} {}", output::plain(&text.replace('\n', " ")))
+}
+
+/// Returns how long something took that has ended, if that was a second or longer.
+pub(super) fn time_of(object: &Value, began: &str) -> Option<String> {
+    let time = |field: &str| object[field].as_str()?.parse::<UtcMillis>().ok();
+    let seconds = time("ended_at")?.since_ms(time(began)?) / 1000;
+    match seconds {
+        ..1 => None,
+        1..120 => Some(format!("{seconds} s")),
+        120..7200 => Some(format!("{} min", seconds / 60)),
+        _ => Some(format!("{} h", seconds / 3600)),
+    }
 }
 
 #[cfg(test)]
@@ -171,13 +185,14 @@ mod tests {
     #[test]
     fn a_step_is_one_line() {
         let step = json!({
-            "step": "announce", "item": "3.0", "attempt": 2, "kind": "tool", "status": "failed",
+            "step": "announce", "item": "3.0", "attempt": 2, "started_at": "2027-01-04T09:00:00.000Z",
+            "ended_at": "2027-01-04T09:01:30.500Z", "kind": "tool", "status": "failed",
             "tool": "github_create_issue", "params": { "repo": "acme/site" },
             "error": { "code": "upstream", "message": "it\nanswered 500" },
         });
         assert_eq!(
             line(&step),
-            "✗ announce[3.0] (attempt 2)  github_create_issue {\"repo\":\"acme/site\"}  upstream: it answered 500"
+            "✗ announce[3.0] (attempt 2, 90 s)  github_create_issue {\"repo\":\"acme/site\"}  upstream: it answered 500"
         );
         let skipped = json!({ "step": "tell", "attempt": 1, "status": "skipped", "params": null });
         assert_eq!(line(&skipped), "· tell skipped");
@@ -185,6 +200,16 @@ mod tests {
         assert_eq!(line(&undone), "✓ announce (undo)");
         let long = json!({ "step": "a", "status": "succeeded", "params": { "x": "ä".repeat(500) } });
         assert_eq!(line(&long).chars().count(), "✓ a  ".chars().count() + SHORTENED_CHARS + 1);
+    }
+
+    #[test]
+    fn short_times_are_not_shown() {
+        let took = |end: &str| time_of(&json!({ "created_at": "2027-01-04T09:00:00Z", "ended_at": end }), "created_at");
+        assert_eq!(took("2027-01-04T09:00:00.900Z"), None);
+        assert_eq!(took("2027-01-04T09:00:01.900Z").as_deref(), Some("1 s"));
+        assert_eq!(took("2027-01-04T09:02:01Z").as_deref(), Some("2 min"));
+        assert_eq!(took("2027-01-05T11:00:00Z").as_deref(), Some("26 h"));
+        assert_eq!(took("never"), None);
     }
 
     #[test]

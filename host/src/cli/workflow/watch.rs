@@ -123,8 +123,11 @@ impl Watched {
         if !error.is_empty() {
             text.push_str(&format!(": {error}"));
         }
-        let steps = if self.steps == 1 { "1 step".to_owned() } else { format!("{} steps", self.steps) };
-        output::note(&output::plain(&format!("{text} ({steps})")));
+        let mut details = if self.steps == 1 { "1 step".to_owned() } else { format!("{} steps", self.steps) };
+        if let Some(time) = shown::time_of(run, "created_at") {
+            details.push_str(&format!(", {time}"));
+        }
+        output::note(&output::plain(&format!("{text} ({details})")));
         Ok(())
     }
 }
