@@ -138,7 +138,7 @@ pub(crate) fn writes(github: &FakeGithub, end: &str) -> usize {
     writes.count()
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
     let began = Instant::now();
     while !is_so().await? {

@@ -1,5 +1,5 @@
 //! A bot runs the workflow of examples/workflows/release.yaml. The run asks whether it may announce the release, and the server is
-//! killed while nobody has answered. After the restart a person approves the call with its parameters, and exactly this call is made.
+//! killed while the question is open. After the restart a person approves the call with its parameters, and exactly this call is made.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
