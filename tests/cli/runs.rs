@@ -129,7 +129,7 @@ async fn wrong_input_is_refused_with_a_remedy() -> Result<()> {
         (&["run", "absent"][..], &["has no workflow `absent`", "`monstrum workflow list`"][..]),
         (&["run", "greet", "--input", "{"], &["the input is not JSON", "set --input to JSON"]),
         (&["run", "greet", "--input", r#"{"name": 7}"#], &["/name"]),
-        (&["run", "greet", "--version", "9"], &["404"]),
+        (&["run", "greet", "--version", "9"], &["422", "/version"]),
         (&["runs", missing], &["404", "`monstrum workflow runs`"]),
         (&["retry", &id], &["409"]),
         (&["resolve", &id, "rest", "--as", "failed"], &["409"]),

@@ -1,5 +1,6 @@
 //! Follows a run and prints its steps as they end.
 
+use std::collections::HashMap;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
@@ -54,7 +55,8 @@ struct Watched {
     status: String,
     /// What the run waits for, as the last note said.
     waits: Vec<String>,
-    steps: u64,
+    /// The attempts that have ended, with their statuses. After a lost connection, the server can send some of them again.
+    ended: HashMap<String, String>,
 }
 
 impl Watched {
@@ -62,14 +64,18 @@ impl Watched {
         match event {
             "run" => self.run(data),
             "step" if data["ended_at"].is_null() => {
-                // The step is printed again when it ends. On a terminal, this line shows what runs.
-                if std::io::stderr().is_terminal() && data["status"] == "running" {
-                    output::note(&output::plain(&format!("… {}", shown::name(data))));
+                // The step is printed again when it ends. On a terminal, this line shows what goes on.
+                if std::io::stderr().is_terminal() {
+                    let waits = if data["status"] == "waiting" { " waits" } else { "" };
+                    output::note(&output::plain(&format!("… {}{waits}", shown::name(data))));
                 }
             }
             "step" => {
-                self.steps += 1;
-                output::line(shown::line(data))?;
+                let attempt = format!("{} {} {}", shown::name(data), data["run_attempt"], data["attempt"]);
+                let status = output::cell(&data["status"]);
+                if self.ended.insert(attempt, status.clone()).is_none_or(|known| known != status) {
+                    output::line(shown::line(data))?;
+                }
             }
             "approval" => self.waits(std::slice::from_ref(data)),
             "end" => return self.end(data),
@@ -123,7 +129,10 @@ impl Watched {
         if !error.is_empty() {
             text.push_str(&format!(": {error}"));
         }
-        let mut details = if self.steps == 1 { "1 step".to_owned() } else { format!("{} steps", self.steps) };
+        let mut details = match self.ended.len() {
+            1 => "1 step".to_owned(),
+            count => format!("{count} steps"),
+        };
         if let Some(time) = shown::time_of(run, "created_at") {
             details.push_str(&format!(", {time}"));
         }
@@ -142,7 +151,6 @@ fn awaited(wait: &Value) -> String {
         Some("approval") => format!("an answer{until}"),
         Some("gate") => format!("the approval of its call{until}"),
         Some("resolve") => "a person, because the effect of its call is not known".to_owned(),
-        Some("authorization") => "an authorization".to_owned(),
         Some("task") => format!("the task {id}"),
         Some("run") => format!("the run {id}"),
         other => other.unwrap_or("something").to_owned(),
