@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-use support::{Api, FakeGithub, FakeLlm, LlmReply, Server};
+use support::{Api, FakeGithub, FakeLlm, LlmReply, Recorded, Server};
 
 use super::walk::{Place, examples};
 use super::{page, root, search_path};
@@ -110,7 +110,7 @@ async fn approve_the_release(api: &Api) -> Result<Value> {
 /// Returns the bodies of the requests with this method to this path, in order.
 fn sent(github: &FakeGithub, method: &str, path: &str) -> Vec<Value> {
     let requests = github.requests();
-    requests.iter().filter(|request| request.method == method && request.path == path).map(|one| one.json()).collect()
+    requests.iter().filter(|request| request.method == method && request.path == path).map(Recorded::json).collect()
 }
 
 fn labels_are_set(github: &FakeGithub) -> Result<()> {

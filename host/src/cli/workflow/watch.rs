@@ -166,7 +166,7 @@ mod tests {
         let mut watched = Watched::default();
         let wait = json!({ "step": "ok", "kind": "approval", "id": "a", "until": "t" });
         watched.run(&json!({ "status": "waiting", "waiting_for": [wait] }));
-        watched.waits(&[wait.clone()]);
+        watched.waits(std::slice::from_ref(&wait));
         assert_eq!(watched.waits, ["ok: approval a until t"]);
         assert_eq!(awaited(&wait), "an answer until t");
         assert_eq!(awaited(&json!({ "kind": "event", "id": "custom.x" })), "the event custom.x");
