@@ -12,6 +12,7 @@ mod key;
 mod logs;
 mod operators;
 mod plugin;
+mod runs;
 mod sandbox;
 mod serve;
 mod why;

@@ -10,6 +10,7 @@ mod start;
 mod triage;
 mod walk;
 mod webhooks;
+mod workflows;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -128,6 +128,14 @@ const COMMANDS: &str = "
     workflow enable
     workflow disable
     workflow delete
+    workflow run
+    workflow runs
+    workflow watch
+    workflow cancel
+    workflow pause
+    workflow resume
+    workflow retry
+    workflow resolve
     workflow trigger add
     workflow trigger list
     workflow trigger enable
@@ -172,7 +180,7 @@ async fn every_command_helps() -> Result<()> {
       subscription  Give bots tasks when events happen
       delivery      List the deliveries of events, and repeat those that are dead
       webhook       Let systems outside make events
-      workflow      Check, save and show workflows: documents with steps that bots run
+      workflow      Check, save, run and follow workflows: documents with steps that bots run
       session       List, show and delete the conversations of bots
       approval      Decide about calls and steps of workflows that wait for a person
       mcp           Decide about tools of MCP servers and remote agents

@@ -1,7 +1,7 @@
 //! The demo: a server on an empty data folder, an upstream that implements GitHub's REST API, and one bot. Seven calls
 //! show allowed calls, rejected calls, stopped calls and the protection of secrets. A conversation with a sandbox
-//! and the tools of an MCP server follow, then a task with a model, during which the server is killed. The demo verifies
-//! all results and ends with an error if a result differs.
+//! and the tools of an MCP server follow, then a task with a model and a workflow with an approval, during which the server is
+//! killed. The demo verifies all results and ends with an error if a result differs.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a demo prints its steps")]
@@ -12,6 +12,7 @@ mod sandbox;
 mod scenes;
 mod task;
 mod wiki;
+mod workflow;
 
 use std::process::ExitCode;
 
@@ -104,6 +105,7 @@ async fn show(server: &mut Server, github: &FakeGithub, thief: &FakeGithub, keep
     sandbox::show(&api).await?;
     mcp::show(&api).await?;
     task::show(server).await?;
+    workflow::show(server).await?;
     // The server has started again, on another port.
     let api = server.api()?;
 

@@ -103,7 +103,7 @@ fn next_round(request: &Value, github: &FakeGithub) -> LlmReply {
 }
 
 /// Returns the approval that waits for a person.
-async fn waiting_approval(api: &Api) -> Result<Value> {
+pub(crate) async fn waiting_approval(api: &Api) -> Result<Value> {
     let mut approval = Value::Null;
     until("the task asks for an approval", async || {
         let (status, list) = api.get("/api/approvals?status=pending").await?;
@@ -132,13 +132,14 @@ async fn tell(api: &Api, task: &str, position: usize, what: &str, status: &str) 
 }
 
 /// Returns the number of writes that the upstream has received at paths with this end.
-fn writes(github: &FakeGithub, end: &str) -> usize {
+pub(crate) fn writes(github: &FakeGithub, end: &str) -> usize {
     let requests = github.requests();
     let writes = requests.iter().filter(|request| request.method == "POST" && request.path.ends_with(end));
     writes.count()
 }
 
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
+/// Waits until a condition holds.
+pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
     let began = Instant::now();
     while !is_so().await? {
         ensure!(began.elapsed() < WAIT_MAX, "not within {WAIT_MAX:?}: {what}");

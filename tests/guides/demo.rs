@@ -24,6 +24,9 @@ async fn the_demo_succeeds_and_shows_each_part() -> Result<()> {
         "wiki__search is no longer in the bot's list",
         "the bot calls wiki__search: Permission denied: ",
         "the admin approves it, and wiki__search is back",
+        "the run asks: Announce version 3.0 of acme/site?",
+        "the key that started the run cannot answer its question",
+        "the output of the run: {\"issue\":4}",
         "audit chain verified",
         "the token does not occur in the answers, the audit, the API, the logs or the data folder",
     ] {

@@ -404,6 +404,7 @@ fn hint(status: StatusCode, path: &str) -> &'static str {
         404 if path.contains("/api/approvals/") => {
             "run `monstrum approval list` to see the approvals; also check --workspace"
         }
+        404 if path.contains("/api/runs/") => "run `monstrum workflow runs` to see the runs; also check --workspace",
         404 if path.contains("/api/bots/") => "check the id or name of the bot; also check --workspace",
         404 if path.contains("/api/platform/") => "run `monstrum plugin info NAME` to see the functions of a plugin",
         404 if path.contains("/api/registry") => {

@@ -1,7 +1,11 @@
-//! `monstrum workflow`: checks definitions of workflows without a server, and saves them on one.
+//! `monstrum workflow`: checks definitions of workflows without a server, saves them on one, and starts, follows and steers their
+//! runs.
 
+mod run;
 mod saved;
+mod shown;
 mod trigger;
+mod watch;
 
 use std::fs::File;
 use std::io::Read as _;
@@ -26,7 +30,7 @@ docs/workflows.md describes the format.";
 /// The maximum length of a displayed source line. A longer line is not readable on a screen.
 const LINE_CHARS_MAX: usize = 200;
 
-/// Check, save and show workflows: documents with steps that bots run
+/// Check, save, run and follow workflows: documents with steps that bots run
 #[derive(Subcommand)]
 pub(super) enum Workflow {
     /// Check the definition in a file, and show each fault with its line
@@ -38,6 +42,8 @@ pub(super) enum Workflow {
     },
     #[command(flatten)]
     Saved(saved::Saved),
+    #[command(flatten)]
+    Runs(run::Runs),
 }
 
 impl Workflow {
@@ -45,6 +51,7 @@ impl Workflow {
         match self {
             Workflow::Validate { file } => validate(&file, options.json),
             Workflow::Saved(saved) => saved.run(options).await,
+            Workflow::Runs(runs) => runs.run(options).await,
         }
     }
 }
@@ -63,7 +70,7 @@ fn validate(file: &Path, is_json: bool) -> Result<ExitCode, Failure> {
         }
         Ok(Checked { definition, warnings }) => {
             for warning in &warnings {
-                output::warning(&shown(file, warning, &text));
+                output::warning(&fault_text(file, warning, &text));
             }
             let mut steps = 0_usize;
             definition.walk(&mut |_| steps += 1);
@@ -77,7 +84,7 @@ fn validate(file: &Path, is_json: bool) -> Result<ExitCode, Failure> {
         }
         Err(faults) => {
             for fault in &faults {
-                output::note(&output::plain(&shown(file, fault, &text)));
+                output::note(&output::plain(&fault_text(file, fault, &text)));
             }
             let count = if faults.len() == 1 { "1 error".to_owned() } else { format!("{} errors", faults.len()) };
             let message = format!("{} is not a valid workflow: {count}", file.display());
@@ -105,7 +112,7 @@ fn read(file: &Path) -> Result<String, Failure> {
 }
 
 /// Formats a fault: its place, its line of the file with a mark under it, and the hint.
-fn shown(file: &Path, fault: &Fault, source: &str) -> String {
+fn fault_text(file: &Path, fault: &Fault, source: &str) -> String {
     let mut text = format!("{}:{}:{}: ", file.display(), fault.line, fault.column);
     if !fault.path.is_empty() {
         text.push_str(&fault.path);
@@ -142,16 +149,16 @@ mod tests {
 
     #[test]
     fn a_fault_is_shown_with_its_line() {
-        let text = shown(Path::new("r.yaml"), &fault(2, 5), "a: 1\n\tb: 2\n");
+        let text = fault_text(Path::new("r.yaml"), &fault(2, 5), "a: 1\n\tb: 2\n");
         assert_eq!(text, "r.yaml:2:5: /a: m\n 2 | \tb: 2\n   | \t   ^\n hint: h");
     }
 
     #[test]
     fn a_place_outside_of_the_text_is_shown_without_a_line() {
         for place in [fault(0, 1), fault(9, 9)] {
-            assert!(shown(Path::new("r"), &place, "a").ends_with("/a: m\n hint: h"));
+            assert!(fault_text(Path::new("r"), &place, "a").ends_with("/a: m\n hint: h"));
         }
-        shown(Path::new("r"), &fault(1, 99), "ä");
-        assert!(!shown(Path::new("r"), &fault(1, 1), &"x".repeat(500)).contains('^'));
+        fault_text(Path::new("r"), &fault(1, 99), "ä");
+        assert!(!fault_text(Path::new("r"), &fault(1, 1), &"x".repeat(500)).contains('^'));
     }
 }

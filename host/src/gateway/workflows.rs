@@ -156,7 +156,6 @@ pub(super) async fn version(
 ///
 /// Each event that matches starts a run, whose input is the data of the event. A trigger that takes the events of other
 /// bots requires an admin key.
-/// This version keeps triggers, and runs no workflows yet.
 #[utoipa::path(post, path = "/api/workflows/{id}/triggers", tag = "workflows", params(("id" = WorkflowId, Path)),
     request_body = NewWorkflowTrigger, responses((status = 201, body = WorkflowTrigger)))]
 pub(super) async fn create_trigger(

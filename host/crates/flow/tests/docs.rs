@@ -21,6 +21,24 @@ fn every_example_is_a_valid_definition() {
     }
 }
 
+/// The recipes are linked from the page, and the page's tests run them.
+#[test]
+fn every_recipe_is_a_valid_definition_and_has_a_section() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../examples/workflows");
+    let mut found = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let checked = check(&std::fs::read_to_string(&path).unwrap(), None);
+        let checked = checked.unwrap_or_else(|faults| panic!("{faults:#?}\n{}", path.display()));
+        assert_eq!(checked.warnings, [], "{}", path.display());
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(page().contains(&format!("](../examples/workflows/{name})")), "the page has no link to {name}");
+        assert_eq!(name, format!("{}.yaml", checked.definition.workflow));
+        found += 1;
+    }
+    assert_eq!(found, 4);
+}
+
 #[test]
 fn the_example_of_a_fault_is_what_the_checker_says() {
     let text =
