@@ -9,6 +9,7 @@ mod form;
 mod gates;
 mod hosts;
 mod lines;
+mod narrow;
 mod navigation;
 mod page;
 mod pages;
