@@ -155,6 +155,7 @@ fn automation() -> Router<Console> {
         .route("/console/w/{ws}/runs", get(runs::list))
         .route("/console/w/{ws}/runs/{id}", get(run::show))
         .route("/console/w/{ws}/runs/{id}/state", get(run::state))
+        .route("/console/w/{ws}/runs/{id}/changes", get(run::changes))
         .route("/console/w/{ws}/runs/{id}/export", get(run::export))
         .route("/console/w/{ws}/runs/{id}/cancel", get(runs::confirm_cancellation).post(runs::cancel))
         .route("/console/w/{ws}/runs/{id}/pause", post(runs::pause))

@@ -160,7 +160,7 @@ async fn admitted(console: &Console, mut request: Request) -> Result<(Request, B
             let is_quiet = asked.ends_with(live::EVENTS)
                 || device::is_state(asked)
                 || task::is_state(asked)
-                || run::is_state(asked);
+                || run::is_quiet(asked);
             let visit = if is_quiet { console_sessions::Visit::Quiet } else { console_sessions::Visit::Page };
             match console.app.console_sessions.find(secret.expose(), visit).await {
                 Ok(found) => found.map(|session| (session, secret)),

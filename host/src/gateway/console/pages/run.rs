@@ -2,9 +2,11 @@
 //! it again.
 
 use askama::Template;
+use axum::body::Bytes;
 use axum::extract::{Path, Query};
 use axum::response::IntoResponse;
-use http::header;
+use futures::{StreamExt, stream};
+use http::{HeaderMap, HeaderValue, header};
 use monstrum_types::UtcMillis;
 use serde::Deserialize;
 use serde_json::Value;
@@ -14,6 +16,7 @@ use crate::gateway::console::client::{Failure, segment, with_query};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::activity::Named;
 use crate::gateway::console::pages::conversations::within;
+use crate::gateway::console::pages::live::{self, OVER};
 use crate::gateway::console::pages::runs::{self, Run, resolution_of};
 use crate::gateway::console::pages::task::TEXT_MAX;
 use crate::gateway::console::text::{Text, pretty};
@@ -26,9 +29,13 @@ const STEPS_OF_LARGE: &str = "5";
 /// The maximum size of all texts of the attempts, as they are written in the page.
 const TEXTS_MAX: usize = 224 << 10;
 
-/// Returns whether a path is that of the state of a run. A request for it does not keep the session alive.
-pub(in crate::gateway::console) fn is_state(path: &str) -> bool {
-    path.contains("/runs/") && path.ends_with("/state")
+/// What the stream of a page has for each event of the API. The script of the page then asks for the state of the run, so
+/// that neither parameters nor results are sent for nothing.
+const CHANGED: &str = "event: changed\ndata: {}\n\n";
+
+/// Returns whether a path is that of the state of a run, or of its stream. A request for it does not keep the session alive.
+pub(in crate::gateway::console) fn is_quiet(path: &str) -> bool {
+    path.contains("/runs/") && (path.ends_with("/state") || path.ends_with("/changes"))
 }
 
 /// An attempt of a step as the API tells it.
@@ -167,8 +174,9 @@ struct RunPage {
     steps: Option<Vec<StepView>>,
     /// What the page shows, for its script.
     state: String,
-    /// The path that tells whether it has changed.
+    /// The path that tells whether it has changed, and that of the stream that tells when to ask.
     watch: String,
+    changes: String,
     /// The path of the attempts of this page as the API tells them.
     export: String,
     /// Whether the page shows attempts after the first ones.
@@ -229,6 +237,7 @@ pub(in crate::gateway::console) async fn show(
     let page = RunPage {
         state: state_of(&run, read.as_deref().unwrap_or_default()),
         steps: read.map(|steps| views(steps, &base, may_resolve)),
+        changes: format!("{base}/changes"),
         watch: with_query(&format!("{base}/state"), &of_page),
         export: with_query(&format!("{base}/export"), &[("part", "steps"), of_page[0]]),
         workflow: visit.to(&format!("workflows/{}", segment(&run.workflow_id))),
@@ -259,6 +268,26 @@ pub(in crate::gateway::console) async fn state(
     let (run, steps) = tokio::join!(runs::read(&visit, &id), steps(&visit, &id, &cursor));
     let state = state_of(&run?, &steps?.items);
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], state).into_response())
+}
+
+/// Streams that a run has gone on, as the API tells it, until the run or the session ends.
+pub(in crate::gateway::console) async fn changes(
+    visit: Visit,
+    Path((_, id)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Page {
+    live::check_site(&headers)?;
+    let accept = [(header::ACCEPT, HeaderValue::from_static("text/event-stream"))];
+    let told = visit.client.stream(&format!("{}/events", runs::path_of(&id)), &accept).await?;
+    let told = told.into_body().into_data_stream().map(|chunk| chunk.map(|chunk| change(&chunk)));
+    let over = stream::once(async { Ok(Bytes::from_static(OVER.as_bytes())) });
+    live::passed_on(&visit, told.chain(over).boxed(), None)
+}
+
+/// Returns what the stream of a page has for a part of the stream of the API. A part without an event keeps the connection
+/// open.
+fn change(told: &Bytes) -> Bytes {
+    if told.starts_with(b":") { told.clone() } else { Bytes::from_static(CHANGED.as_bytes()) }
 }
 
 /// What is exported of a run.
@@ -346,7 +375,15 @@ mod tests {
         assert_ne!(state, state_of(&run("waiting"), &running));
         assert_ne!(state, state_of(&run("running"), &[step("succeeded", &json!({}))]));
         assert_ne!(state, state_of(&run("running"), &[]));
-        assert!(is_state("/console/w/a/runs/b/state") && !is_state("/console/w/a/runs/b"));
+        assert!(is_quiet("/console/w/a/runs/b/state") && is_quiet("/console/w/a/runs/b/changes"));
+        assert!(!is_quiet("/console/w/a/runs/b") && !is_quiet("/console/w/a/plugins/changes"));
+    }
+
+    #[test]
+    fn the_stream_of_a_page_tells_nothing_of_the_steps() {
+        let told = Bytes::from_static(b"event: step\ndata: {\"data\":\"secret\"}\n\n");
+        assert_eq!(change(&told), CHANGED.as_bytes());
+        assert_eq!(change(&Bytes::from_static(b":\n\n")), &b":\n\n"[..]);
     }
 
     #[test]
