@@ -9,6 +9,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::gateway::console::client::ErrorAt;
+use crate::gateway::console::lines::{Line, difference};
+use crate::gateway::console::pages::conversations::within;
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::words::Words;
 
@@ -20,6 +22,9 @@ const LINE_CHARS_MAX: usize = 300;
 const AROUND: u64 = 2;
 /// The maximum number of lines that are shown around faults.
 const LINES_MAX: usize = 300;
+/// The maximum size of a definition on a page, and that of the lines that differ from another one. A definition has up to
+/// 256 KiB, and its form has all of it.
+const SHOWN_MAX: usize = 128 << 10;
 
 /// The steps of a workflow.
 pub(super) struct Graph {
@@ -115,6 +120,22 @@ pub(super) fn text_of(definition: &Value) -> Text {
     }
 }
 
+/// Returns the start of a definition that has room in a page, and whether the page shows it shortened.
+pub(super) fn start_of(definition: &Text) -> (Text, bool) {
+    let (start, is_whole) = within(definition.raw(), &mut { SHOWN_MAX });
+    (start, !is_whole)
+}
+
+/// Returns the lines that differ between two definitions, as far as a page has room, and whether lines are left out.
+pub(super) fn changed_lines(before: &Text, after: &Text) -> (Vec<Line>, bool) {
+    let mut room = SHOWN_MAX;
+    let mut lines = difference(before.raw(), after.raw());
+    let all = lines.len();
+    let fitting = lines.iter().take_while(|line| within(line.text.raw(), &mut room).1).count();
+    lines.truncate(fitting);
+    (lines, fitting < all)
+}
+
 /// A fault of a definition, or a warning about it.
 #[derive(Clone, Deserialize)]
 pub(super) struct DefinitionFault {
@@ -208,6 +229,18 @@ mod tests {
                 assert!(!kind(Words::of(language), name).is_empty(), "{name}");
             }
         }
+    }
+
+    #[test]
+    fn large_definitions_have_room_in_a_page() {
+        let large = Text::from("<\n".repeat(100_000));
+        let (start, is_cut) = start_of(&large);
+        assert!(is_cut && start.raw().len() < SHOWN_MAX, "{}", start.raw().len());
+        assert_eq!(start_of(&"a: b".into()), ("a: b".into(), false));
+        let (lines, is_cut) = changed_lines(&Text::default(), &large);
+        assert!(is_cut && lines.len() * 5 <= SHOWN_MAX, "{}", lines.len());
+        let (lines, is_cut) = changed_lines(&"a".into(), &"b".into());
+        assert_eq!((lines.len(), is_cut), (2, false));
     }
 
     #[test]

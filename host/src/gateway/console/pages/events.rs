@@ -18,9 +18,9 @@ use crate::gateway::console::visit::Visit;
 /// The kinds of sources among which the filter chooses.
 const SOURCES: [&str; 8] = ["task", "workflow", "schedule", "session", "approval", "bot", "platform", "webhook"];
 /// The maximum size of the data of an event on its page.
-const DATA_MAX: usize = 192 << 10;
+const DATA_MAX: usize = 128 << 10;
 /// The maximum number of deliveries on the page of an event. The API tells up to 1000.
-const DELIVERIES_MAX: usize = 200;
+const DELIVERIES_MAX: usize = 100;
 
 /// A tab above the lists of events.
 pub(super) struct Tab {

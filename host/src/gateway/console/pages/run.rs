@@ -17,7 +17,7 @@ use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::activity::Named;
 use crate::gateway::console::pages::conversations::within;
 use crate::gateway::console::pages::live::{self, OVER};
-use crate::gateway::console::pages::runs::{self, Run, resolution_of};
+use crate::gateway::console::pages::runs::{self, NAMED_MAX, Run, resolution_of};
 use crate::gateway::console::pages::task::TEXT_MAX;
 use crate::gateway::console::text::{Text, pretty};
 use crate::gateway::console::visit::Visit;
@@ -166,6 +166,8 @@ struct RunPage {
     /// The path of the page of the workflow.
     workflow: String,
     bot: Option<Named>,
+    /// The numbers of uncertain steps and of steps that could not be undone that the page does not name.
+    more: [usize; 2],
     input: Text,
     output: Text,
     /// Whether the page shows the input or the output shortened.
@@ -208,7 +210,10 @@ pub(in crate::gateway::console) async fn show(
     Path((_, id)): Path<(String, String)>,
     Query(Shown { cursor }): Query<Shown>,
 ) -> Page {
-    let run = runs::read(&visit, &id).await?;
+    let mut run = runs::read(&visit, &id).await?;
+    let more = [&run.uncertain, &run.undo_failed].map(|steps| steps.len().saturating_sub(NAMED_MAX));
+    run.uncertain.truncate(NAMED_MAX);
+    run.undo_failed.truncate(NAMED_MAX);
     let base = run.base(&visit);
     let title = visit.words().filled("run.title", &[&run.workflow]);
     let bot = format!("/api/bots/{}", segment(&run.bot_id));
@@ -252,6 +257,7 @@ pub(in crate::gateway::console) async fn show(
         frame,
         run,
         base,
+        more,
         input,
         output,
         is_cut,

@@ -16,6 +16,8 @@ use crate::gateway::console::visit::Visit;
 
 /// The statuses among which the filter chooses.
 const STATUSES: [&str; 8] = ["queued", "running", "waiting", "paused", "undoing", "completed", "failed", "cancelled"];
+/// The maximum number of steps that a page names in one list.
+pub(super) const NAMED_MAX: usize = 100;
 /// What can have become of an uncertain step.
 const OUTCOMES: [&str; 3] = ["succeeded", "failed", "retry"];
 

@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::gateway::console::client::{Failure, with_query};
-use crate::gateway::console::flow::{Graph, text_of};
-use crate::gateway::console::lines::{Line, difference};
+use crate::gateway::console::flow::{Graph, changed_lines, start_of, text_of};
+use crate::gateway::console::lines::Line;
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::subscriptions::MadeBy;
 use crate::gateway::console::pages::workflows;
@@ -68,6 +68,8 @@ struct VersionPage {
     version: Version,
     graph: Graph,
     text: Text,
+    /// Whether the page shows the definition or the lines that differ shortened.
+    is_cut: bool,
     /// The number of the version with which this one is compared, and the lines that differ.
     against: Option<(i64, Vec<Line>)>,
     /// The versions with which this one can be compared.
@@ -107,21 +109,24 @@ pub(in crate::gateway::console) async fn show(
         visit.frame("workflows", &title),
     );
     let (workflow, version, before) = (workflow?.value, version?, before?);
-    let text = text_of(&version.definition);
+    let whole = text_of(&version.definition);
+    let (text, mut is_cut) = start_of(&whole);
     let against = before.map(|before| {
-        let lines = difference(text_of(&before.definition).raw(), text.raw());
+        let (lines, is_left_out) = changed_lines(&text_of(&before.definition), &whole);
+        is_cut |= is_left_out;
         (before.version, lines)
     });
     let base = workflow.base(&visit);
     let others = versions.unwrap_or_default().into_iter().map(|of| of.version).filter(|of| *of != number).collect();
     let page = VersionPage {
         action: format!("{base}/versions/{number}"),
-        graph: Graph::of(visit.words(), text.raw()),
+        graph: Graph::of(visit.words(), whole.raw()),
         workflow: workflow.name,
         frame,
         base,
         version,
         text,
+        is_cut,
         against,
         others,
     };

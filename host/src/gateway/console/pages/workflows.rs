@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::gateway::console::client::{Failure, Versioned, segment, with_query};
-use crate::gateway::console::flow::{DefinitionFault, Graph, text_of};
+use crate::gateway::console::flow::{DefinitionFault, Graph, start_of, text_of};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::activity::Named;
 use crate::gateway::console::pages::deletion::{self, ConfirmPage};
@@ -128,6 +128,8 @@ struct WorkflowPage {
     bot: Option<Named>,
     graph: Graph,
     text: Text,
+    /// Whether the page shows the definition shortened. The form has all of it.
+    is_cut: bool,
     /// The path of the form that starts a run, for keys that may start one.
     run: Option<String>,
     /// The newest runs. Absent if the API did not tell them.
@@ -170,9 +172,10 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
         triggers::of_workflow(&visit, &workflow.id),
         versions::of_workflow(&visit, &workflow.id),
     );
-    let text = text_of(&workflow.definition);
+    let whole = text_of(&workflow.definition);
+    let (text, is_cut) = start_of(&whole);
     let page = WorkflowPage {
-        graph: Graph::of(visit.words(), text.raw()),
+        graph: Graph::of(visit.words(), whole.raw()),
         new_trigger: visit.may("workflows_create_trigger").then(|| format!("{base}/triggers/new")),
         may_change: visit.may("workflows_update"),
         may_change_triggers: visit.may("workflows_update_trigger"),
@@ -189,6 +192,7 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
         version,
         base,
         text,
+        is_cut,
     };
     Ok(page::render(&page))
 }
