@@ -28,6 +28,9 @@ pub(super) struct Delivery {
     pub next_at: Option<UtcMillis>,
     #[serde(default)]
     pub reason: Option<String>,
+    /// The parts of the data of the event that do not fit the input of a workflow.
+    #[serde(default)]
+    pub invalid_paths: Vec<Text>,
     #[serde(default)]
     pub task_id: Option<String>,
     #[serde(default)]
