@@ -5,6 +5,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::conversations::{HOSTILE, is_safe};
+use super::instance::Feed;
 use super::{Browser, base, hidden_fields};
 use crate::http::made;
 use crate::workflows::{definition, definition_with};
@@ -209,5 +210,33 @@ async fn only_keys_that_read_runs_see_them() -> Result<()> {
     }
     let chinese = browser.send(Method::GET, &page, &[], &[("accept-language", "zh-CN")]).await?;
     assert!(chinese.text.contains("运行正在等待"), "{}", chinese.text);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_stream_of_a_run_tells_that_it_has_gone_on_and_nothing_else() -> Result<()> {
+    let world = World::with(&[]).await?;
+    let browser = Browser::log_in(&world, world.api.key()).await?;
+    let base = base(&world).await?;
+    let workflow = workflow(&world, &definition_with("slow", &world.bot, LONG)).await?;
+    let (_, run) = world.api.post(&format!("/api/workflows/{workflow}/runs"), &json!({})).await?;
+    let id = text(&run["id"]);
+    reached(&world, id, "waiting").await?;
+    let page = format!("{base}/runs/{id}");
+    let changes = format!("{page}/changes");
+    assert!(browser.page(&page).await?.contains(&format!("data-stream=\"{changes}\"")));
+    for site in ["cross-site", "same-site", "none"] {
+        assert_eq!(browser.send(Method::GET, &changes, &[], &[("sec-fetch-site", site)]).await?.status, 403, "{site}");
+    }
+    let approver = Browser::log_in(&world, &world.api.new_key("approver", None).await?).await?;
+    assert_eq!(approver.get(&changes).await?.status, 403);
+    assert_eq!(Browser::open(&world)?.get(&changes).await?.status, 303);
+    let mut feed = Feed::open(&browser, &changes, &[("sec-fetch-site", "same-origin")]).await?;
+    assert_eq!(feed.until("changed").await?.1, json!({}));
+    let (status, cancelled) = world.api.post(&format!("/api/runs/{id}/cancel"), &json!({})).await?;
+    assert_eq!(status, 202, "{cancelled}");
+    assert_eq!(feed.until("over").await?.1, json!({}));
+    reached(&world, id, "cancelled").await?;
+    assert!(!browser.page(&page).await?.contains("data-stream"), "a run that has ended has no stream");
     Ok(())
 }
