@@ -6,6 +6,7 @@ mod budgets;
 mod connect;
 mod conversations;
 mod device;
+mod events;
 mod failures;
 mod first_steps;
 mod gates;
@@ -16,10 +17,13 @@ mod pages;
 mod pictures;
 mod refusals;
 mod registry;
+mod runs;
 mod schedules;
 mod tasks;
+mod webhooks;
 mod why;
 mod wizard;
+mod workflows;
 
 use std::collections::BTreeMap;
 

@@ -150,6 +150,9 @@ impl Site {
         of_admins.extend(of_oauth_apps(&world, &base).await?);
         of_operators.extend(of_tasks(&world, &base).await?);
         of_operators.extend(of_schedules(&world, &base).await?);
+        of_operators.extend(of_events(&world, &base).await?);
+        of_operators.extend(of_workflows(&world, &base).await?);
+        of_admins.extend(of_webhooks(&world, &base).await?);
         of_admins.push(("budget-change", format!("{base}/budgets/change?subject=bot&bot_id={}", world.bot)));
         let of_root = of_instance(&world, &base).await?;
         let mut keys = BTreeMap::from([("root", world.api.key().to_owned())]);
@@ -243,6 +246,112 @@ async fn of_schedules(world: &World, base: &str) -> Result<Vec<Named>> {
         ("schedule", format!("{base}/schedules/{schedule}")),
         ("schedule-edit", format!("{base}/schedules/{schedule}/edit")),
         ("schedule-delete", format!("{base}/schedules/{schedule}/delete")),
+    ])
+}
+
+/// Makes a subscription and an event, and returns the pages of events.
+async fn of_events(world: &World, base: &str) -> Result<Vec<Named>> {
+    let long = "a-word-that-is-longer-than-the-window-is-wide-".repeat(8);
+    let narrow = json!({ "allowed_tools": [&long[..100]] });
+    // The filter matches one type, so that the tasks of other pages start nothing.
+    let new = json!({
+        "bot_id": world.bot, "pattern": "custom.page.shown", "instruction": long, "from": ["own", "platform", "any"],
+        "narrow": narrow, "expires_at": "2099-01-31T09:00:00Z", "active": false,
+    });
+    let subscription = crate::http::made(&world.api, "/api/subscriptions", &new).await?;
+    // This bot has no model, so that its delivery is dead.
+    let idle = crate::http::made(&world.api, "/api/bots", &json!({ "name": "without-a-model" })).await?;
+    let dead = json!({ "bot_id": idle, "pattern": "custom.page.shown", "instruction": "x" });
+    crate::http::made(&world.api, "/api/subscriptions", &dead).await?;
+    let (status, event) =
+        world.api.post("/api/events", &json!({ "name": "page.shown", "data": { "note": long } })).await?;
+    ensure!(status == 201, "{status} {event}");
+    let event = text(&event["event_id"]).to_owned();
+    crate::world::eventually("the delivery is dead", async || {
+        let (_, shown) = world.api.get(&format!("/api/events/{event}")).await?;
+        Ok((shown["deliveries"][0]["status"] == "dead").then_some(()))
+    })
+    .await?;
+    Ok(vec![
+        ("events", format!("{base}/events")),
+        ("event", format!("{base}/events/{event}")),
+        ("deliveries", format!("{base}/deliveries")),
+        ("subscriptions", format!("{base}/subscriptions")),
+        ("subscription-new", format!("{base}/subscriptions/new")),
+        ("subscription", format!("{base}/subscriptions/{subscription}")),
+        ("subscription-edit", format!("{base}/subscriptions/{subscription}/edit")),
+        ("subscription-delete", format!("{base}/subscriptions/{subscription}/delete")),
+        ("wakes", format!("{base}/wakes?show=all")),
+    ])
+}
+
+/// Makes a webhook, and returns the pages of webhooks.
+async fn of_webhooks(world: &World, base: &str) -> Result<Vec<Named>> {
+    let verify = json!({ "kind": "hmac_sha256" });
+    let new =
+        json!({ "name": "a-long-name-".repeat(10), "event": "x".repeat(120), "verify": verify, "headers": ["X-A"] });
+    let webhook = crate::http::made(&world.api, "/api/webhooks", &new).await?;
+    Ok(vec![
+        ("webhooks", format!("{base}/webhooks")),
+        ("webhook-new", format!("{base}/webhooks/new")),
+        ("webhook", format!("{base}/webhooks/{webhook}")),
+        ("webhook-edit", format!("{base}/webhooks/{webhook}/edit")),
+        ("webhook-delete", format!("{base}/webhooks/{webhook}/delete")),
+    ])
+}
+
+/// Makes a workflow with blocks in blocks, a trigger and a run, and returns the pages of workflows and runs.
+async fn of_workflows(world: &World, base: &str) -> Result<Vec<Named>> {
+    let long = "a-word-that-is-longer-than-the-window-is-wide-".repeat(8);
+    let mut steps = json!([{ "id": "pause", "wait": { "for": "5h" } }]);
+    for (depth, kind) in ["each", "choose", "parallel", "each", "choose", "parallel"].iter().enumerate() {
+        let id = format!("block_{depth}");
+        let block = match *kind {
+            "each" => json!({ "id": id, "each": [1, 2], "steps": steps, "on_item_error": "continue" }),
+            "choose" => json!({ "id": id, "choose": [{ "when": "true", "steps": steps }] }),
+            _ => {
+                let other = json!([{ "id": format!("other_{depth}"), "emit": "x" }]);
+                json!({ "id": id, "parallel": { "one": steps, "two": other } })
+            }
+        };
+        steps = json!([block]);
+    }
+    let definition = |text: &str| {
+        json!({
+            "workflow": "shown", "bot": world.bot, "finally": [{ "id": "tell", "emit": "told" }],
+            "steps": [{ "id": "ask", "agent": { "instruction": text }, "when": "false" }, steps[0]],
+        })
+    };
+    let new = json!({ "definition": definition(&long) });
+    let workflow = crate::http::made(&world.api, "/api/workflows", &new).await?;
+    let page = format!("{base}/workflows/{workflow}");
+    let path = format!("/api/workflows/{workflow}");
+    let (status, changed) = world.api.patch(&path, &json!({ "definition": definition("short") })).await?;
+    ensure!(status == 200, "{status} {changed}");
+    let trigger = json!({ "event_pattern": "custom.deploy.*", "instruction": long, "from": ["any"] });
+    let trigger = crate::http::made(&world.api, &format!("{path}/triggers"), &trigger).await?;
+    let (status, run) = world.api.post(&format!("{path}/runs"), &json!({ "input": { "note": long } })).await?;
+    ensure!(status == 202, "{status} {run}");
+    let run = text(&run["id"]).to_owned();
+    crate::world::eventually("the run waits", async || {
+        let (_, shown) = world.api.get(&format!("/api/runs/{run}")).await?;
+        Ok((shown["status"] == "waiting").then_some(()))
+    })
+    .await?;
+    Ok(vec![
+        ("workflows", format!("{base}/workflows")),
+        ("workflow-new", format!("{base}/workflows/new")),
+        ("workflow", page.clone()),
+        ("workflow-edit", format!("{page}/edit")),
+        ("workflow-delete", format!("{page}/delete")),
+        ("workflow-version", format!("{page}/versions/2")),
+        ("trigger-new", format!("{page}/triggers/new")),
+        ("trigger-delete", format!("{page}/triggers/{trigger}/delete")),
+        ("run-new", format!("{page}/run")),
+        ("runs", format!("{base}/runs")),
+        ("run", format!("{base}/runs/{run}")),
+        ("run-cancel", format!("{base}/runs/{run}/cancel")),
+        ("run-resolve", format!("{base}/runs/{run}/steps/pause/resolve?item=0")),
     ])
 }
 
@@ -382,6 +491,16 @@ async fn everything_works_in_a_browser_without_scripts() -> Result<()> {
         "sessions",
         "schedules",
         "schedules/new",
+        "events",
+        "deliveries",
+        "subscriptions",
+        "subscriptions/new",
+        "webhooks",
+        "webhooks/new",
+        "wakes",
+        "workflows",
+        "workflows/new",
+        "runs",
         "budgets",
         "budgets/change",
         "usage?by=model",

@@ -334,6 +334,12 @@ async fn objects_of_another_workspace_are_on_no_page() -> Result<()> {
     let provider = made(api, "/api/oauth/providers", &client).await?;
     let schedule = json!({ "name": NAME, "bot_id": bot, "instruction": NAME, "every_s": 3600 });
     let schedule = made(api, "/api/schedules", &schedule).await?;
+    let subscription = json!({ "bot_id": bot, "pattern": NAME, "instruction": NAME });
+    let subscription = made(api, "/api/subscriptions", &subscription).await?;
+    let webhook = json!({ "name": NAME, "event": NAME, "verify": { "kind": "token" } });
+    let webhook = made(api, "/api/webhooks", &webhook).await?;
+    let workflow = made(api, "/api/workflows", &crate::workflows::new_workflow(NAME, &bot)).await?;
+    let event = api.post("/api/events", &json!({ "name": NAME })).await?.1;
     let foreign = crate::http::workspace(api, "foreign").await?;
     let (_, me) = foreign.get("/api/me").await?;
     let base = format!("/console/w/{}", text(&me["workspace_id"]));
@@ -364,6 +370,11 @@ async fn objects_of_another_workspace_are_on_no_page() -> Result<()> {
     ];
     pages.extend(of_bot.map(|tab| format!("bots/{bot}{tab}")));
     pages.extend(["", "/edit", "/delete"].map(|page| format!("schedules/{schedule}{page}")));
+    pages.extend(["", "/edit", "/delete"].map(|page| format!("subscriptions/{subscription}{page}")));
+    pages.extend(["", "/edit", "/delete"].map(|page| format!("webhooks/{webhook}{page}")));
+    let of_workflow = ["", "/edit", "/delete", "/versions/1", "/triggers/new", "/run"];
+    pages.extend(of_workflow.map(|page| format!("workflows/{workflow}{page}")));
+    pages.push(format!("events/{}", text(&event["event_id"])));
     pages.extend(["", "/edit", "/delete", "/credential"].map(|tab| format!("resources/{resource}{tab}")));
     for page in pages {
         let answer = browser.get(&format!("{base}/{page}")).await?;
@@ -377,6 +388,13 @@ async fn objects_of_another_workspace_are_on_no_page() -> Result<()> {
         "tasks",
         "sessions",
         "schedules",
+        "events",
+        "deliveries",
+        "subscriptions",
+        "webhooks",
+        "wakes?show=all",
+        "workflows",
+        "runs",
         "budgets",
         "usage",
         "oauth-apps",

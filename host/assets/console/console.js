@@ -365,13 +365,48 @@ const follow = (live) => {
 const live = document.querySelector("[data-live]");
 if (live) follow(live);
 
-// An authorization that a person confirms elsewhere, or a task: the page is read again when its state has changed. It stays
-// as it is while a person reads an open fold.
+// Calls a function soon after each event of a stream that says that something has changed. Hidden tabs have no stream.
+const listen = (path, look) => {
+  let source = null;
+  let isOver = false;
+  let soon = 0;
+  const close = () => {
+    source?.close();
+    source = null;
+  };
+  const lookSoon = () => {
+    soon ||= setTimeout(() => {
+      soon = 0;
+      look();
+    }, PAINT_MS);
+  };
+  const open = () => {
+    if (source || document.hidden || isOver) return;
+    source = new EventSource(path);
+    source.addEventListener("changed", lookSoon);
+    source.addEventListener("over", () => {
+      isOver = true;
+      close();
+      lookSoon();
+    });
+  };
+  document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else open(); });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", (event) => { if (event.persisted) open(); });
+  open();
+};
+
+// An authorization that a person confirms elsewhere, a task or a run: the page is read again when its state has changed. It
+// stays as it is while a person reads an open fold. A page with a stream asks seldom by itself.
 const LOOK_MS = 3000;
+const LOOK_WITH_STREAM_MS = 30000;
 
 const watch = (waiting) => {
   let isAsking = false;
+  let isMissed = false;
+  const { stream } = waiting.dataset;
   const look = async () => {
+    isMissed = isAsking;
     if (isAsking || document.hidden || waiting.querySelector("details[open]")) return;
     isAsking = true;
     try {
@@ -384,8 +419,14 @@ const watch = (waiting) => {
     } finally {
       isAsking = false;
     }
+    if (isMissed) look();
   };
-  setInterval(look, LOOK_MS);
+  setInterval(look, stream ? LOOK_WITH_STREAM_MS : LOOK_MS);
+  if (stream) {
+    listen(stream, look);
+    // A fold that is closed again lets the page be read again.
+    waiting.addEventListener("toggle", look, true);
+  }
   document.addEventListener("visibilitychange", look);
 };
 

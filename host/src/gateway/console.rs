@@ -5,10 +5,12 @@ mod assets;
 mod chart;
 mod client;
 mod fields;
+mod flow;
 mod form;
 mod gates;
 mod hosts;
 mod lines;
+mod narrow;
 mod navigation;
 mod page;
 mod pages;
@@ -35,9 +37,10 @@ use tower_http::compression::CompressionLayer;
 use crate::gateway::http::state::ConsoleOptions;
 use hosts::Hosts;
 use pages::{
-    activity, approvals, bind, bot, bots, budgets, changes, conversations, credentials, demo, device, error, files,
-    health, home, keys, live, login, oauth_apps, overview, pins, plugins, resources, roles, schedule, schedules,
-    search, sessions, task, tasks, trust, try_tool, usage, verify, workspaces,
+    activity, approvals, bind, bot, bots, budgets, changes, conversations, credentials, deliveries, demo, device,
+    error, events, files, health, home, keys, live, login, oauth_apps, overview, pins, plugins, resources, roles, run,
+    runs, schedule, schedules, search, sessions, subscription, subscriptions, task, tasks, triggers, trust, try_tool,
+    usage, verify, versions, wakes, webhook, webhooks, workflow, workflows, workspaces,
 };
 
 /// What the pages share.
@@ -51,6 +54,8 @@ pub(super) struct Inner {
     hosts: Hosts,
     /// The URL to which OAuth providers redirect browsers, if the server knows it.
     callback_url: Option<String>,
+    /// Whether the server has a public URL, by which systems outside reach it.
+    is_public: bool,
 }
 
 impl Deref for Console {
@@ -109,10 +114,60 @@ fn agents() -> Router<Console> {
         .route("/console/w/{ws}/usage", get(usage::show))
 }
 
+/// Returns the routes of events, webhooks and workflows.
+fn automation() -> Router<Console> {
+    Router::new()
+        .route("/console/w/{ws}/events", get(events::list))
+        .route("/console/w/{ws}/events/{id}", get(events::show))
+        .route("/console/w/{ws}/deliveries", get(deliveries::list))
+        .route("/console/w/{ws}/deliveries/{id}/retry", post(deliveries::retry))
+        .route("/console/w/{ws}/subscriptions", get(subscriptions::list))
+        .route("/console/w/{ws}/subscriptions/new", get(subscription::new).post(subscription::create))
+        .route("/console/w/{ws}/subscriptions/{id}", get(subscriptions::show))
+        .route("/console/w/{ws}/subscriptions/{id}/edit", get(subscription::edit).post(subscription::save))
+        .route("/console/w/{ws}/subscriptions/{id}/switch", post(subscriptions::switch))
+        .route("/console/w/{ws}/subscriptions/{id}/confirm", post(subscriptions::confirm))
+        .route(
+            "/console/w/{ws}/subscriptions/{id}/delete",
+            get(subscriptions::confirm_deletion).post(subscriptions::delete),
+        )
+        .route("/console/w/{ws}/webhooks", get(webhooks::list))
+        .route("/console/w/{ws}/webhooks/new", get(webhook::new).post(webhook::create))
+        .route("/console/w/{ws}/webhooks/{id}", get(webhooks::show))
+        .route("/console/w/{ws}/webhooks/{id}/edit", get(webhook::edit).post(webhook::save))
+        .route("/console/w/{ws}/webhooks/{id}/rotate", post(webhooks::rotate))
+        .route("/console/w/{ws}/webhooks/{id}/delete", get(webhooks::confirm_deletion).post(webhooks::delete))
+        .route("/console/w/{ws}/wakes", get(wakes::list))
+        .route("/console/w/{ws}/workflows", get(workflows::list))
+        .route("/console/w/{ws}/workflows/new", get(workflow::new).post(workflow::create))
+        .route("/console/w/{ws}/workflows/{id}", get(workflows::show))
+        .route("/console/w/{ws}/workflows/{id}/edit", get(workflow::edit).post(workflow::save))
+        .route("/console/w/{ws}/workflows/{id}/switch", post(workflows::switch))
+        .route("/console/w/{ws}/workflows/{id}/delete", get(workflows::confirm_deletion).post(workflows::delete))
+        .route("/console/w/{ws}/workflows/{id}/versions/{version}", get(versions::show))
+        .route("/console/w/{ws}/workflows/{id}/triggers/new", get(triggers::new).post(triggers::create))
+        .route("/console/w/{ws}/workflows/{id}/triggers/{trigger}/switch", post(triggers::switch))
+        .route(
+            "/console/w/{ws}/workflows/{id}/triggers/{trigger}/delete",
+            get(triggers::confirm_deletion).post(triggers::delete),
+        )
+        .route("/console/w/{ws}/workflows/{id}/run", get(runs::new).post(runs::start))
+        .route("/console/w/{ws}/runs", get(runs::list))
+        .route("/console/w/{ws}/runs/{id}", get(run::show))
+        .route("/console/w/{ws}/runs/{id}/state", get(run::state))
+        .route("/console/w/{ws}/runs/{id}/changes", get(run::changes))
+        .route("/console/w/{ws}/runs/{id}/export", get(run::export))
+        .route("/console/w/{ws}/runs/{id}/cancel", get(runs::confirm_cancellation).post(runs::cancel))
+        .route("/console/w/{ws}/runs/{id}/pause", post(runs::pause))
+        .route("/console/w/{ws}/runs/{id}/resume", post(runs::resume))
+        .route("/console/w/{ws}/runs/{id}/retry", post(runs::retry))
+        .route("/console/w/{ws}/runs/{id}/steps/{step}/resolve", get(runs::resolution).post(runs::resolve))
+}
+
 /// Returns the routes of the console. `api` is the router of the API, with all of its checks.
 pub(super) fn routes(app: Arc<App>, api: Router, options: &ConsoleOptions) -> Router {
-    let console =
-        Console(Arc::new(Inner { api, app, hosts: Hosts::of(options), callback_url: options.callback_url() }));
+    let (hosts, callback_url) = (Hosts::of(options), options.callback_url());
+    let console = Console(Arc::new(Inner { api, app, hosts, callback_url, is_public: options.public_url.is_some() }));
     let public = Router::new()
         .route("/console/login", get(login::show).post(login::log_in))
         .route("/console/enter/{ticket}", get(login::ticket).post(login::enter))
@@ -184,8 +239,12 @@ pub(super) fn routes(app: Arc<App>, api: Router, options: &ConsoleOptions) -> Ro
         .route("/console/w/{ws}/approvals", get(approvals::list))
         .route("/console/w/{ws}/approvals/{id}", get(approvals::show).post(approvals::decide))
         .route("/console/{*rest}", get(error::no_page).post(error::no_page));
-    let pages =
-        public.merge(pages).merge(instance()).merge(agents()).layer(from_fn_with_state(console.clone(), visit::visit));
+    let pages = public
+        .merge(pages)
+        .merge(instance())
+        .merge(agents())
+        .merge(automation())
+        .layer(from_fn_with_state(console.clone(), visit::visit));
     let assets = Router::new().route("/console/assets/{digest}/{name}", get(assets::serve));
     pages.merge(assets).layer(CompressionLayer::new()).with_state(console)
 }

@@ -9,7 +9,6 @@ use axum::body::{Body, Bytes};
 use axum::response::Response;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version, header};
 use http_body_util::{BodyExt, Limited};
-use monstrum_types::InputError;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -58,7 +57,21 @@ pub(super) struct Refusal {
     pub detail: String,
     pub request_id: String,
     #[serde(default)]
-    pub errors: Vec<InputError>,
+    pub errors: Vec<ErrorAt>,
+}
+
+/// One error of a refusal.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct ErrorAt {
+    pub path: String,
+    pub message: String,
+    /// The place in a document with lines.
+    #[serde(default)]
+    pub line: Option<u64>,
+    #[serde(default)]
+    pub column: Option<u64>,
+    #[serde(default)]
+    pub hint: Option<String>,
 }
 
 impl Refusal {

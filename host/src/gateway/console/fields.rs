@@ -16,7 +16,7 @@ pub(super) struct Faulty {
 }
 
 /// The names of values, each with the id of its field and the key of its label.
-const FIELDS: [(&str, &str, &str); 29] = [
+const FIELDS: [(&str, &str, &str); 41] = [
     ("name", "name", "bots.name"),
     ("description", "description", "bots.description"),
     ("system_prompt", "system_prompt", "bot.system_prompt"),
@@ -46,6 +46,18 @@ const FIELDS: [(&str, &str, &str); 29] = [
     ("overlap", "overlap", "schedule.overlap"),
     ("missed", "missed", "schedule.missed"),
     ("jitter_s", "jitter_s", "schedule.jitter"),
+    ("pattern", "pattern", "subscription.pattern"),
+    ("event_pattern", "event_pattern", "subscription.pattern"),
+    ("from", "from", "from.title"),
+    ("event", "event", "webhook.event"),
+    ("header", "header", "webhook.header"),
+    ("prefix", "prefix", "webhook.prefix"),
+    ("headers", "headers", "webhook.headers"),
+    ("dedupe_header", "dedupe_header", "webhook.dedupe"),
+    ("input", "input", "run.input_json"),
+    ("version", "version", "workflow.version"),
+    ("as", "as", "run.outcome"),
+    ("data", "data", "run.resolve_data"),
 ];
 
 /// The members of a gate. Each is a field of the form of gates, and the words of the form have its label.
@@ -53,7 +65,7 @@ const OF_GATES: [&str; 10] =
     ["action", "tools", "operations", "when", "unless", "after", "approvers", "allow_starter", "expires_s", "reason"];
 
 /// The objects of the API whose members have fields of their own.
-const AROUND: [&str; 4] = ["draft", "permissions", "network", "narrow"];
+const AROUND: [&str; 5] = ["draft", "permissions", "network", "narrow", "verify"];
 
 /// Returns the field at a place: the name of a field, or a JSON pointer. A place without a field has none.
 pub(super) fn at(words: &Words, place: &str) -> Option<Faulty> {
@@ -174,13 +186,16 @@ mod tests {
 
     #[test]
     fn a_place_is_named_by_the_label_of_its_field() {
-        const CASES: [(&str, &str, &str); 14] = [
+        const CASES: [(&str, &str, &str); 17] = [
             ("/gates/0/when/repos/0", "gate.0.when", "When"),
             ("/draft/gates/2/reason", "gate.2.reason", "Reason"),
             ("/gates/1", "gate.1", "Gate 2"),
             ("/draft/role_id", "role_id", "Role"),
             ("/narrow/allowed_tools/1", "tools", "Tools"),
             ("/every_s", "every", "Every"),
+            ("/from/1", "from", "Whose events"),
+            ("/verify/prefix", "prefix", "Text before the signature"),
+            ("/headers/8", "headers", "Headers in the event"),
             ("scopes/repos/0", "scopes", "Scopes (JSON)"),
             ("operations", "operations", "Operations"),
             ("/draft/permissions/allowed_tools/0", "tools", "Tools"),

@@ -20,7 +20,7 @@ use crate::gateway::console::client::{Client, Conditions, Failure};
 use crate::gateway::console::form::{FORM_BYTES_MAX, FORM_ID, Fields, TOKEN, Tokens, VERSION};
 use crate::gateway::console::hosts::CalledAs;
 use crate::gateway::console::page::{self, Frame, Inside};
-use crate::gateway::console::pages::{device, error, live, login, task};
+use crate::gateway::console::pages::{device, error, live, login, run, task};
 use crate::gateway::console::text::Text;
 use crate::gateway::console::words::Words;
 use crate::gateway::http::extract::{ConsoleKey, whole_body_of};
@@ -157,7 +157,10 @@ async fn admitted(console: &Console, mut request: Request) -> Result<(Request, B
         Some(secret) => {
             // An open page that asks for news by itself does not keep its session alive.
             let asked = request.uri().path();
-            let is_quiet = asked.ends_with(live::EVENTS) || device::is_state(asked) || task::is_state(asked);
+            let is_quiet = asked.ends_with(live::EVENTS)
+                || device::is_state(asked)
+                || task::is_state(asked)
+                || run::is_quiet(asked);
             let visit = if is_quiet { console_sessions::Visit::Quiet } else { console_sessions::Visit::Page };
             match console.app.console_sessions.find(secret.expose(), visit).await {
                 Ok(found) => found.map(|session| (session, secret)),

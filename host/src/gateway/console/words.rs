@@ -25,7 +25,7 @@ macro_rules! of_language {
     ($tag:literal) => {
         files!(
             $tag: "frame", "bots", "why", "activity", "bind", "resources", "control", "connect", "conversations",
-            "instance", "demo", "device", "gates", "tasks", "budgets", "schedules"
+            "instance", "demo", "device", "gates", "tasks", "budgets", "schedules", "events", "webhooks", "workflows", "runs"
         )
     };
 }

@@ -270,7 +270,7 @@ fn views(commands: Vec<Command>, page: &str) -> Vec<CommandView> {
 
 /// Returns the start of a text that has room in a page, and whether this is the whole text. Markup and invisible
 /// characters take more room in a page than in the text.
-pub(super) fn within(text: &str, room: &mut usize) -> (Text, bool) {
+pub(in crate::gateway::console) fn within(text: &str, room: &mut usize) -> (Text, bool) {
     for (at, character) in text.char_indices() {
         let bytes = match character {
             '\n' | '\t' => 1,

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use askama::Template;
-use axum::body::{Body, BodyDataStream, Bytes};
+use axum::body::{Body, Bytes};
 use axum::extract::Query;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
+use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use monstrum_core::console_sessions;
@@ -28,7 +29,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// The time between two checks of the session of an open stream.
 const SESSION_CHECK: Duration = Duration::from_secs(2);
 /// The event that tells the script that the session has ended, so that the script does not connect again.
-const OVER: &str = "event: over\ndata: {}\n\n";
+pub(super) const OVER: &str = "event: over\ndata: {}\n\n";
 
 #[derive(Template)]
 #[template(path = "console/activity_live.html")]
@@ -92,11 +93,7 @@ pub(in crate::gateway::console) async fn events(
     Query(filter): Query<Filter>,
     headers: HeaderMap,
 ) -> Page {
-    // A page of another site cannot read the stream, but it could use up the places of the key.
-    if headers.get(SEC_FETCH_SITE).is_some_and(|site| site != "same-origin") {
-        return Err(Failure::foreign());
-    }
-    let Some(secret) = visit.secret().cloned() else { return Err(Failure::not_found()) };
+    check_site(&headers)?;
     let last = match headers.get(LAST_EVENT_ID) {
         Some(last) => Some(last.clone()),
         None if filter.cursor.is_empty() => None,
@@ -108,10 +105,26 @@ pub(in crate::gateway::console) async fn events(
     let calls = visit.client.stream(&with_query("/api/audit/stream", &filter.parameters()), &sent).await?;
     // The list is read after the stream has begun.
     let first = if is_new { Some(newest(&visit, &filter).await?) } else { None };
+    passed_on(&visit, calls.into_body().into_data_stream().boxed(), first)
+}
+
+/// Refuses a stream to pages of other sites. They could not read it, but they could use up the places of the key.
+pub(super) fn check_site(headers: &HeaderMap) -> Result<(), Failure> {
+    match headers.get(SEC_FETCH_SITE) {
+        Some(site) if site != "same-origin" => Err(Failure::foreign()),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The events of a stream of the API.
+pub(super) type Events = BoxStream<'static, Result<Bytes, axum::Error>>;
+
+/// Passes a stream of the API on, after `first`. The stream also ends with the session.
+pub(super) fn passed_on(visit: &Visit, events: Events, first: Option<Bytes>) -> Result<Response, Failure> {
+    let Some(secret) = visit.secret().cloned() else { return Err(Failure::not_found()) };
     let mut check = interval_at(Instant::now() + SESSION_CHECK, SESSION_CHECK);
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let calls = calls.into_body().into_data_stream();
-    let feed = Feed { console: visit.console.clone(), secret, calls, first, check, has_ended: false };
+    let feed = Feed { console: visit.console.clone(), secret, events, first, check, has_ended: false };
     let kind = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((kind, Body::from_stream(feed.stream())).into_response())
 }
@@ -133,7 +146,7 @@ async fn newest(visit: &Visit, filter: &Filter) -> Result<Bytes, Failure> {
 struct Feed {
     console: Console,
     secret: Secret,
-    calls: BodyDataStream,
+    events: Events,
     first: Option<Bytes>,
     check: Interval,
     has_ended: bool,
@@ -164,7 +177,7 @@ impl Feed {
             let chunk = tokio::select! {
                 biased;
                 _ = self.check.tick() => None,
-                chunk = self.calls.next() => Some(chunk),
+                chunk = self.events.next() => Some(chunk),
             };
             let is_at_end = match chunk {
                 Some(Some(chunk)) => return Some(chunk),

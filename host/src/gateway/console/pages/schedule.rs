@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::gateway::console::client::{Failure, Versioned, segment};
 use crate::gateway::console::fields::of_one_field;
 use crate::gateway::console::form::Fields;
+use crate::gateway::console::narrow::{Fault, NarrowFields};
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::activity::Named;
 use crate::gateway::console::pages::schedules::{self, Schedule, interval};
@@ -40,9 +41,7 @@ struct Typed {
     overlap: String,
     missed: String,
     jitter_s: Text,
-    /// The names of tools, if they are restricted.
-    tools: Option<Text>,
-    scopes: Text,
+    narrow: NarrowFields,
 }
 
 impl Typed {
@@ -54,8 +53,6 @@ impl Typed {
     /// Returns the fields of a form that was sent.
     fn of(fields: &Fields) -> Typed {
         let text = |name: &str| Text::from(fields.value(name).trim());
-        let tools = fields.lines("tools");
-        let is_restricted = fields.value("tools.mode") == "only" || !tools.is_empty();
         Typed {
             name: text("name"),
             bot_id: fields.value("bot_id").to_owned(),
@@ -69,8 +66,7 @@ impl Typed {
             overlap: fields.value("overlap").to_owned(),
             missed: fields.value("missed").to_owned(),
             jitter_s: text("jitter_s"),
-            tools: is_restricted.then(|| tools.join("\n").into()),
-            scopes: text("scopes"),
+            narrow: NarrowFields::of(fields),
         }
     }
 
@@ -85,8 +81,6 @@ impl Typed {
             (None, Some(_)) => "at",
             (None, None) => "cron",
         };
-        let narrow = schedule.narrow.clone().unwrap_or_default();
-        let lines = |tools: &Vec<Text>| tools.iter().map(Text::raw).collect::<Vec<_>>().join("\n").into();
         Typed {
             name: schedule.name.clone(),
             bot_id: schedule.bot_id.clone(),
@@ -100,8 +94,7 @@ impl Typed {
             overlap: schedule.overlap.clone(),
             missed: schedule.missed.clone(),
             jitter_s: schedule.jitter_s.to_string().into(),
-            tools: narrow.allowed_tools.as_ref().map(lines),
-            scopes: narrow.scopes(),
+            narrow: NarrowFields::saved(schedule.narrow.as_ref()),
         }
     }
 
@@ -133,28 +126,6 @@ impl Typed {
         times
     }
 
-    /// Returns what the tasks may do less than their bot.
-    fn narrow(&self, faults: &mut Vec<Fault>) -> Value {
-        let scopes = match self.scopes.raw() {
-            "" => Some(json!({})),
-            scopes => serde_json::from_str::<Value>(scopes).ok().filter(Value::is_object),
-        };
-        let Some(scopes) = scopes else {
-            faults.push(("scopes", "form.not_json"));
-            return Value::Null;
-        };
-        let has_scopes = scopes.as_object().is_some_and(|scopes| !scopes.is_empty());
-        let tools = self.tools.as_ref().map(|tools| tools.raw().lines().collect::<Vec<_>>());
-        let mut narrow = Map::new();
-        if let Some(tools) = tools {
-            narrow.insert("allowed_tools".to_owned(), tools.into());
-        }
-        if has_scopes {
-            narrow.insert("scope_constraints".to_owned(), scopes);
-        }
-        if narrow.is_empty() { Value::Null } else { narrow.into() }
-    }
-
     /// Returns the schedule as the API reads it, without its bot.
     fn body(&self, faults: &mut Vec<Fault>) -> Map<String, Value> {
         let mut body = self.times(faults);
@@ -170,13 +141,10 @@ impl Typed {
         body.insert("overlap".to_owned(), self.overlap.as_str().into());
         body.insert("missed".to_owned(), self.missed.as_str().into());
         body.insert("jitter_s".to_owned(), jitter_s.into());
-        body.insert("narrow".to_owned(), self.narrow(faults));
+        body.insert("narrow".to_owned(), self.narrow.value(faults));
         body
     }
 }
-
-/// The place of an error, and the key of its words.
-type Fault = (&'static str, &'static str);
 
 /// Returns the members of `after` that differ from those of `before`. Times that are saved again would be counted anew.
 fn changes(before: &Map<String, Value>, after: Map<String, Value>) -> Map<String, Value> {
@@ -199,12 +167,6 @@ struct FormPage {
     version: String,
     is_new: bool,
     back: String,
-}
-
-impl FormPage {
-    fn lines(list: &Option<Text>) -> &str {
-        list.as_ref().map(Text::raw).unwrap_or_default()
-    }
 }
 
 async fn blank(visit: &Visit, typed: Typed) -> Result<FormPage, Failure> {
@@ -326,14 +288,10 @@ async fn asked(visit: &Visit, mut page: FormPage) -> Result<(FormPage, Map<Strin
     let (mut faults, words) = (Vec::new(), visit.words());
     let body = page.typed.body(&mut faults);
     page.errors = faults.into_iter().map(|(place, key)| (place.into(), words.text(key).into())).collect();
-    let fields = visit.fields();
-    if fields.value("tools.mode") == "all" && !fields.lines("tools").is_empty() {
-        page.errors.push(("tools".into(), words.text("form.contradiction").into()));
-    }
     if !page.errors.is_empty() {
         return Err(page::render_as(StatusCode::UNPROCESSABLE_ENTITY, &page));
     }
-    if !fields.has("preview") {
+    if !visit.fields().has("preview") {
         return Ok((page, body));
     }
     if let Some(at) = body.get("at").and_then(|at| serde_json::from_value(at.clone()).ok()) {

@@ -8,11 +8,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::gateway::console::client::{Conditions, Failure, Versioned, segment, with_query};
+use crate::gateway::console::narrow::Narrow;
 use crate::gateway::console::page::{self, Frame, Page};
 use crate::gateway::console::pages::activity::Named;
 use crate::gateway::console::pages::deletion::ConfirmPage;
 use crate::gateway::console::pages::tasks::{self, Tasks, bots, name_of};
-use crate::gateway::console::text::{Text, pretty};
+use crate::gateway::console::text::Text;
 use crate::gateway::console::visit::Visit;
 
 /// The number of times that the page of a schedule shows.
@@ -43,26 +44,6 @@ pub(super) struct Schedule {
     last: Option<Firing>,
     failures: u32,
     made_by: MadeBy,
-}
-
-/// What the tasks of a schedule may do less than their bot.
-#[derive(Clone, Default, Deserialize)]
-pub(super) struct Narrow {
-    #[serde(default)]
-    pub allowed_tools: Option<Vec<Text>>,
-    #[serde(default)]
-    pub scope_constraints: Value,
-}
-
-impl Narrow {
-    /// Returns the scopes as JSON, or an empty text.
-    pub(super) fn scopes(&self) -> Text {
-        match &self.scope_constraints {
-            Value::Null => Text::default(),
-            Value::Object(map) if map.is_empty() => Text::default(),
-            scopes => pretty(scopes),
-        }
-    }
 }
 
 #[derive(Clone, Deserialize)]
@@ -256,11 +237,6 @@ struct SchedulePage {
 impl SchedulePage {
     fn when(&self) -> String {
         when(&self.frame, &self.schedule)
-    }
-
-    fn tools(narrow: &Narrow) -> Option<String> {
-        let tools = narrow.allowed_tools.as_ref()?;
-        Some(tools.iter().map(Text::to_string).collect::<Vec<_>>().join(", "))
     }
 }
 
