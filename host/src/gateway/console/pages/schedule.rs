@@ -31,6 +31,9 @@ struct Typed {
     name: Text,
     bot_id: String,
     instruction: Text,
+    /// The workflow whose runs the schedule starts instead of tasks; empty for none.
+    workflow_id: String,
+    input: Text,
     /// `cron`, `every` or `at`.
     when: String,
     cron: Text,
@@ -46,8 +49,17 @@ struct Typed {
 
 impl Typed {
     /// Returns the fields of an empty form.
-    fn blank(bot_id: String) -> Typed {
-        Typed { bot_id, when: "cron".to_owned(), unit: "hours".to_owned(), timezone: UTC.into(), ..Typed::default() }
+    fn blank(Start { bot_id, workflow_id }: Start) -> Typed {
+        let input = if workflow_id.is_empty() { Text::default() } else { "{}".into() };
+        Typed {
+            bot_id,
+            workflow_id,
+            input,
+            when: "cron".to_owned(),
+            unit: "hours".to_owned(),
+            timezone: UTC.into(),
+            ..Typed::default()
+        }
     }
 
     /// Returns the fields of a form that was sent.
@@ -57,6 +69,8 @@ impl Typed {
             name: text("name"),
             bot_id: fields.value("bot_id").to_owned(),
             instruction: fields.value("instruction").replace("\r\n", "\n").into(),
+            workflow_id: fields.value("workflow_id").to_owned(),
+            input: text("input"),
             when: fields.value("when").to_owned(),
             cron: text("cron"),
             every: text("every"),
@@ -85,6 +99,8 @@ impl Typed {
             name: schedule.name.clone(),
             bot_id: schedule.bot_id.clone(),
             instruction: schedule.instruction.clone(),
+            workflow_id: schedule.workflow_id.clone().unwrap_or_default(),
+            input: schedule.input(),
             when: when.to_owned(),
             cron: schedule.cron.clone().unwrap_or_default(),
             every: every.map(|number| number.to_string().into()).unwrap_or_default(),
@@ -137,7 +153,14 @@ impl Typed {
             faults.push(("/jitter_s", "form.not_integer"));
         }
         body.insert("name".to_owned(), self.name.raw().into());
-        body.insert("instruction".to_owned(), self.instruction.raw().into());
+        if self.workflow_id.is_empty() {
+            body.insert("instruction".to_owned(), self.instruction.raw().into());
+        } else {
+            match serde_json::from_str::<Value>(self.input.raw()) {
+                Ok(input) => drop(body.insert("input".to_owned(), input)),
+                Err(_) => faults.push(("/input", "form.not_json")),
+            }
+        }
         body.insert("overlap".to_owned(), self.overlap.as_str().into());
         body.insert("missed".to_owned(), self.missed.as_str().into());
         body.insert("jitter_s".to_owned(), jitter_s.into());
@@ -217,16 +240,18 @@ async fn existing(visit: &Visit, id: &str) -> Result<(Schedule, FormPage), Failu
     Ok((schedule, page))
 }
 
-/// The bot of a new schedule.
+/// The bot or the workflow of a new schedule.
 #[derive(Default, Deserialize)]
 pub(in crate::gateway::console) struct Start {
     #[serde(default)]
     bot_id: String,
+    #[serde(default)]
+    workflow_id: String,
 }
 
 /// Shows the form of a new schedule.
 pub(in crate::gateway::console) async fn new(visit: Visit, Query(start): Query<Start>) -> Page {
-    Ok(page::render(&blank(&visit, Typed::blank(start.bot_id)).await?))
+    Ok(page::render(&blank(&visit, Typed::blank(start)).await?))
 }
 
 /// Shows the form of a schedule.
@@ -245,11 +270,15 @@ pub(in crate::gateway::console) async fn create(visit: Visit) -> Page {
         Ok(asked) => asked,
         Err(answer) => return Ok(answer),
     };
-    if page.typed.bot_id.is_empty() {
+    let workflow = page.typed.workflow_id.clone();
+    if workflow.is_empty() && page.typed.bot_id.is_empty() {
         page.errors.push(("bot_id".into(), visit.words().text("tasks.choose_bot").into()));
         return Ok(page::render_as(StatusCode::UNPROCESSABLE_ENTITY, &page));
     }
-    body.insert("bot_id".to_owned(), page.typed.bot_id.as_str().into());
+    match workflow.as_str() {
+        "" => body.insert("bot_id".to_owned(), page.typed.bot_id.as_str().into()),
+        workflow => body.insert("workflow_id".to_owned(), workflow.into()),
+    };
     match visit.client.send::<Created>(Method::POST, "/api/schedules", &body.into(), visit.conditions()).await {
         Ok(Created { id }) => {
             let created = visit.to(&format!("schedules/{}", segment(&id)));
@@ -265,7 +294,8 @@ pub(in crate::gateway::console) async fn save(visit: Visit, Path((_, id)): Path<
     // A form that is shown again still changes only the version that its person saw.
     let current = std::mem::replace(&mut page.version, visit.shown_version());
     let was = Typed::saved(&schedule).body(&mut Vec::new());
-    page.typed = Typed { bot_id: schedule.bot_id, ..Typed::of(visit.fields()) };
+    let workflow_id = schedule.workflow_id.unwrap_or_default();
+    page.typed = Typed { bot_id: schedule.bot_id, workflow_id, ..Typed::of(visit.fields()) };
     let (mut page, body) = match asked(&visit, page).await {
         Ok(asked) => asked,
         Err(answer) => return Ok(answer),
@@ -352,6 +382,15 @@ mod tests {
                 assert_eq!(body.get(time), (time == member).then_some(&value), "{when} {time}");
             }
         }
+    }
+
+    #[test]
+    fn a_schedule_of_a_workflow_has_an_input() {
+        let of_workflow = body(&[("workflow_id", "w"), ("input", "{\"repo\": 1}"), ("instruction", "i")]).unwrap();
+        assert_eq!((&of_workflow["input"], of_workflow.get("instruction")), (&json!({ "repo": 1 }), None));
+        assert_eq!(body(&[("workflow_id", "w"), ("input", "{")]), Err(vec![("/input", "form.not_json")]));
+        let blank = Typed::blank(Start { workflow_id: "w".to_owned(), ..Start::default() });
+        assert_eq!((blank.workflow_id.as_str(), blank.input.raw()), ("w", "{}"));
     }
 
     #[test]

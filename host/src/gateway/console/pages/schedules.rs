@@ -25,7 +25,13 @@ pub(super) struct Schedule {
     pub id: String,
     pub name: Text,
     pub bot_id: String,
+    #[serde(default)]
     pub instruction: Text,
+    #[serde(default)]
+    pub workflow_id: Option<String>,
+    /// The input of the runs.
+    #[serde(default)]
+    pub input: Option<Value>,
     #[serde(default)]
     pub cron: Option<Text>,
     #[serde(default)]
@@ -51,6 +57,8 @@ struct Firing {
     planned_at: UtcMillis,
     #[serde(default)]
     task_id: Option<String>,
+    #[serde(default)]
+    run_id: Option<String>,
     status: String,
 }
 
@@ -81,6 +89,12 @@ impl Schedule {
     /// Returns whether failures have paused the schedule. A person who switches a schedule off sets no failures.
     fn is_paused(&self) -> bool {
         !self.enabled && self.failures >= 5
+    }
+
+    /// Returns the input of the runs as a person reads it.
+    pub(super) fn input(&self) -> Text {
+        let input = self.input.as_ref().map(|input| serde_json::to_string_pretty(input).unwrap_or_default());
+        input.unwrap_or_default().into()
     }
 
     /// Returns whether the schedule fires, as a word of the group `schedule_state`.
@@ -279,16 +293,19 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
     Ok(page::render(&page))
 }
 
-/// Starts the task of a schedule now, and shows the task.
+/// Starts the task or the run of a schedule now, and shows it.
 pub(in crate::gateway::console) async fn fire(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
     #[derive(Deserialize)]
     struct Fired {
         id: String,
+        #[serde(default)]
+        workflow_id: Option<String>,
     }
     let path = format!("{}/fire", path_of(&id));
     match visit.client.send::<Fired>(Method::POST, &path, &json!({}), visit.conditions()).await {
-        Ok(Fired { id }) => {
-            let page = visit.to(&format!("tasks/{}", segment(&id)));
+        Ok(Fired { id, workflow_id }) => {
+            let kind = if workflow_id.is_some() { "runs" } else { "tasks" };
+            let page = visit.to(&format!("{kind}/{}", segment(&id)));
             Ok(visit.done(visit.words().text("schedule.fired").to_owned(), &page).await)
         }
         Err(Failure::Refused(refusal)) if matches!(refusal.status, 409 | 429) => {

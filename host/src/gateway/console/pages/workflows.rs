@@ -132,6 +132,7 @@ struct WorkflowPage {
     is_cut: bool,
     /// The path of the form that starts a run, for keys that may start one.
     run: Option<String>,
+    may_schedule: bool,
     /// The newest runs. Absent if the API did not tell them.
     runs: Option<Vec<Run>>,
     /// The path of the list of all runs of the workflow.
@@ -182,6 +183,7 @@ pub(in crate::gateway::console) async fn show(visit: Visit, Path((_, id)): Path<
         may_delete: visit.may("workflows_delete"),
         may_delete_triggers: visit.may("workflows_delete_trigger"),
         bot: bot.ok(),
+        may_schedule: visit.may("schedules_create"),
         run: (workflow.enabled && visit.may("runs_start")).then(|| format!("{base}/run")),
         all_runs: with_query(&visit.to("runs"), &[("workflow_id", &workflow.id)]),
         runs: runs.ok(),
