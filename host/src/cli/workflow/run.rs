@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{shown, watch};
 use crate::cli::client::Client;
 use crate::cli::failure::Failure;
-use crate::cli::fields::{Body, Text};
+use crate::cli::fields::{Body, Text, json_of};
 use crate::cli::names::{self, Noun};
 use crate::cli::{Options, output};
 
@@ -286,12 +286,4 @@ impl Resolve {
 /// Asks something of a run.
 async fn ask(client: &Client, run: RunId, action: &str, body: Option<&Value>) -> Result<Value, Failure> {
     client.post(&["api", "runs", &run.to_string(), action], body).await
-}
-
-/// Reads the JSON of an option.
-fn json_of(option: &str, text: Text) -> Result<Value, Failure> {
-    serde_json::from_str(&text.read()?).map_err(|error| {
-        let hint = format!("set --{option} to JSON, or to @FILE for a file with JSON");
-        Failure::of(format!("the {option} is not JSON"), &error, hint)
-    })
 }
