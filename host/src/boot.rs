@@ -239,12 +239,8 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let (tasks, runs) = tasks::register(&app, &engine);
     let work = (Arc::clone(&tasks), Arc::clone(&runs));
     let router = router(Arc::clone(&app), work, &settings, address, &stop);
+    let kept = Kept::of(&settings);
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
-    let kept = Kept {
-        tasks_days: settings.keep_tasks_days,
-        events_days: settings.keep_events_days,
-        runs_days: settings.keep_runs_days,
-    };
     let chores = chores(&app, watch, (settings.watch_plugins, (settings.audit_keep, kept)), &stop);
     let engine = engine::start(engine, &app, &stop);
     let served = tokio::spawn(server);

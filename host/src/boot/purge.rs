@@ -6,6 +6,7 @@ use std::time::Duration;
 use monstrum_core::app::App;
 use tokio_util::sync::CancellationToken;
 
+use crate::config::Settings;
 use crate::gateway;
 
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
@@ -16,9 +17,16 @@ const KEPT_MS: i64 = 30 * DAY_MS;
 /// How long rows are kept, in days.
 #[derive(Clone, Copy)]
 pub(super) struct Kept {
-    pub(super) tasks_days: u32,
-    pub(super) events_days: u32,
-    pub(super) runs_days: u32,
+    tasks_days: u32,
+    events_days: u32,
+    runs_days: u32,
+}
+
+impl Kept {
+    pub(super) fn of(settings: &Settings) -> Kept {
+        let Settings { keep_tasks_days, keep_events_days, keep_runs_days, .. } = settings;
+        Kept { tasks_days: *keep_tasks_days, events_days: *keep_events_days, runs_days: *keep_runs_days }
+    }
 }
 
 /// Deletes rows every hour, until the server stops.

@@ -221,7 +221,7 @@ pub fn delivery(result: &'static str) {
     counter!("monstrum_deliveries_total", "result" => result).increment(1);
 }
 
-/// Records the time from the dispatch of an event to the start of its task.
+/// Records the time from the dispatch of an event to the start of its task or run.
 pub fn event_to_start(took_ms: i64) {
     histogram!("monstrum_event_to_start_seconds").record(took_ms.max(0) as f64 / 1000.0);
 }

@@ -307,6 +307,7 @@ cases! {
         people_pause_cancel_resolve_and_retry_runs,
         a_run_starts_when_there_is_room,
         a_run_starts_its_child_in_the_same_transaction,
+        a_key_that_is_gone_wakes_its_runs,
     }
     starts {
         a_delivery_starts_one_run,

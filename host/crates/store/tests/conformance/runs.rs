@@ -8,7 +8,9 @@ use monstrum_store::{
     RunStepPhase, RunStepRow, RunStepStatus, RunStepStop, RunsMax, SealedColumn, Store, StoreError, StoreRow,
     WakeClaim, WorkflowRow,
 };
-use monstrum_types::{Clock as _, Labels, RequestId, RunId, SystemClock, UtcMillis, WakeClaimId, WakeKey, WakeKind};
+use monstrum_types::{
+    Clock as _, KeyId, Labels, RequestId, RunId, SystemClock, UtcMillis, WakeClaimId, WakeKey, WakeKind,
+};
 
 use crate::rows::{NOW, default_workspace, other_workspace};
 use crate::workflows;
@@ -475,4 +477,23 @@ pub(crate) async fn a_run_starts_its_child_in_the_same_transaction(store: &Store
     assert_eq!(read(store, &child).await.parent_run_id, Some(parent.id));
     assert_eq!(steps(store, &parent).await, [first]);
     claim(store, &wake(&child).key).await;
+}
+
+pub(crate) async fn a_key_that_is_gone_wakes_its_runs(store: &Store) {
+    let (row, key) = (workflow(store, "a").await, KeyId::new());
+    let of = |kind, id: String| RunRow { started_by_kind: kind, started_by_id: id, ..run(&row) };
+    let own = of(RunStarter::Key, key.to_string());
+    let others = [of(RunStarter::Key, KeyId::new().to_string()), of(RunStarter::Trigger, key.to_string())];
+    for row in [&own, &others[0], &others[1]] {
+        assert_eq!(inserted(store, row).await, InsertedRun::Inserted);
+    }
+    let woken = async |workspace| store.wake_runs_of_key(workspace, key, NOW).await.unwrap();
+    let wakes = woken(own.workspace_id).await;
+    assert_eq!(wakes.iter().map(|wake| wake.key.id().to_owned()).collect::<Vec<_>>(), [own.id.to_string()]);
+    assert_eq!(woken(other_workspace(store).await).await, []);
+    assert_eq!(store.count_unended_runs().await.unwrap(), [(RunStatus::Queued, 3)]);
+    let turn = claim(store, &wake(&own).key).await;
+    store.advance_run(&turn, &progress(&own, RunStatus::Cancelled)).await.unwrap();
+    assert_eq!(woken(own.workspace_id).await, [], "an ended run has no turns");
+    assert_eq!(store.count_unended_runs().await.unwrap(), [(RunStatus::Queued, 2)]);
 }

@@ -237,6 +237,7 @@ impl Runs {
         let StepResolution { outcome, item, data } = resolution;
         let (app, item) = (&self.app, item.unwrap_or_default());
         check_data(outcome, data.as_ref())?;
+        self.check_verified(caller)?;
         let (run, _, row, _) = self.uncertain(caller, id, (step, &item)).await?;
         let resolve = async {
             for _ in 0..ATTEMPTS_MAX {

@@ -27,7 +27,7 @@ impl Runs {
                 tracing::error!(error = %with_causes(&error), run.id = %row.id, "a run cannot be opened");
                 let message = "the record of the run cannot be opened".to_owned();
                 let error = RunError { step: None, item: None, code: UNREADABLE.to_owned(), message };
-                return Ok(Run { error: Some(error), ..bare(row, &Labels::all()) });
+                return Ok(Run { error: Some(error), ..bare(row, Labels::all()) });
             }
         };
         let waits = !content.has_ended && row.status != RunStatus::Queued;
@@ -72,7 +72,7 @@ pub(super) fn shown(row: &RunRow, content: RunContent) -> Run {
         uncertain: uncertain.into_iter().map(named).collect(),
         undo_failed: undo_failed.into_iter().map(named).collect(),
         started_at,
-        ..bare(row, &labels)
+        ..bare(row, labels)
     };
     if let Some(ending) = ending {
         run.error = ending.error.map(run_error);
@@ -95,7 +95,7 @@ pub(super) fn as_listed(mut run: Run) -> Run {
 }
 
 /// Returns a run without its content.
-fn bare(row: &RunRow, labels: &Labels) -> Run {
+fn bare(row: &RunRow, labels: Labels) -> Run {
     Run {
         id: row.id,
         workflow_id: row.workflow_id,

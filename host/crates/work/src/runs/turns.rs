@@ -126,18 +126,18 @@ impl RunTurns {
         now: UtcMillis,
     ) -> Result<Planned, TurnError> {
         let is_new = run.content.started_at.is_none();
-        let cancels = run.is_cancelled();
-        let commands = match (is_new, cancels, run.content.asked.is_some()) {
-            // A run that has not begun has nothing to stop, to undo or to tell.
-            (true, true, _) => vec![Command::EndRun {
+        let begins = if is_new { Beginning::of(run) } else { Beginning::Goes };
+        let commands = match begins {
+            // Nothing is to be stopped, undone or told.
+            Beginning::Ends => vec![Command::EndRun {
                 status: RunEnd::Cancelled,
                 output: None,
                 error: Some(StepError::new("cancelled", "the run was cancelled")),
                 uncertain: Vec::new(),
                 undo_failed: Vec::new(),
             }],
-            (true, false, true) => Vec::new(),
-            _ => {
+            Beginning::Rests => Vec::new(),
+            Beginning::Starts | Beginning::Goes => {
                 let mut history = history(&run.row, &run.content, &run.steps).map_err(|error| failed(&error))?;
                 if is_new {
                     history.run.started_at = now.0;
@@ -149,12 +149,11 @@ impl RunTurns {
         let read = (&run.row, &run.content, run.steps.as_slice());
         let planned = progress(&self.app.vault, turn.claim(), definition, read, commands, now);
         let mut progress = planned.map_err(|error| failed(&error))?;
-        let starts = is_new && !cancels && run.content.asked.is_none();
-        if is_new && !starts {
+        if matches!(begins, Beginning::Ends | Beginning::Rests) {
             progress.content.started_at = None;
-            if !progress.content.has_ended {
-                progress.status = RunStatus::Paused;
-            }
+        }
+        if begins == Beginning::Rests {
+            progress.status = RunStatus::Paused;
         }
         if let Some(EndingContent { error: Some(error), .. }) = &mut progress.content.ending
             && is_revoked
@@ -165,7 +164,7 @@ impl RunTurns {
         let of_key = definition.concurrency.as_ref().map(|concurrency| i64::from(concurrency.max));
         let look_again_at = now.plus_ms(QUEUED_MS);
         let room = RunRoom { running: RUNNING_MAX, started: STARTED_MAX, of_key, look_again_at };
-        let start = starts.then_some(room);
+        let start = (begins == Beginning::Starts).then_some(room);
         Ok(Planned { progress, start })
     }
 
@@ -290,6 +289,30 @@ impl RunTurns {
     }
 }
 
+/// How an attempt of a run begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beginning {
+    /// It needs room.
+    Starts,
+    /// It was paused before it began.
+    Rests,
+    /// It was cancelled before it began.
+    Ends,
+    /// It has begun, or it undoes what earlier attempts have done.
+    Goes,
+}
+
+impl Beginning {
+    fn of(run: &ReadRun) -> Beginning {
+        match run.content.asked.as_deref() {
+            None => Beginning::Starts,
+            Some("pause") => Beginning::Rests,
+            Some("cancel_and_undo") if !run.steps.is_empty() => Beginning::Goes,
+            Some(_) => Beginning::Ends,
+        }
+    }
+}
+
 /// What a turn has planned.
 struct Planned {
     progress: Progress,
@@ -327,5 +350,38 @@ impl Handler for RunTurns {
             }
         }
         Err(too_many_changes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::record::StepContent;
+    use super::super::record::tests::{run as run_row, step as step_row};
+    use super::*;
+
+    fn begins(asked: Option<RunRequest>, has_steps: bool) -> Beginning {
+        let asked = asked.map(RunRequest::as_str);
+        let content: RunContent = serde_json::from_value(json!({ "input": {}, "asked": asked })).unwrap();
+        let row = run_row();
+        let steps = if has_steps { vec![(step_row(&row), StepContent::default())] } else { Vec::new() };
+        Beginning::of(&ReadRun { row, read: content.clone(), content, steps })
+    }
+
+    #[test]
+    fn a_run_begins_as_people_have_asked() {
+        assert_eq!(begins(None, false), Beginning::Starts);
+        assert_eq!(begins(Some(RunRequest::Pause), false), Beginning::Rests);
+        assert_eq!(begins(Some(RunRequest::Cancel), true), Beginning::Ends);
+        assert_eq!(begins(Some(RunRequest::CancelAndUndo), false), Beginning::Ends);
+        // A retry that was cancelled in the queue undoes what the attempt before has done.
+        assert_eq!(begins(Some(RunRequest::CancelAndUndo), true), Beginning::Goes);
+    }
+
+    #[test]
+    fn a_refused_task_or_run_has_a_code_of_its_own() {
+        let codes = [ChildRefusal::Full, ChildRefusal::Skipped, ChildRefusal::Disabled].map(|why| refusal(why).code);
+        assert_eq!(codes, ["busy", "skipped", "disabled"]);
     }
 }

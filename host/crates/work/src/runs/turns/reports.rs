@@ -104,7 +104,7 @@ mod tests {
         let ending = EndingContent { status, error, output, undo: false, since: UtcMillis(1) };
         let content = RunContent { ending: Some(ending), has_ended: true, ..run.content.clone() };
         let event = ended(&vault, &run, &content, UtcMillis(1)).unwrap();
-        assert_eq!((event.source_type.as_str(), event.source_id), ("workflow", run.row.workflow_id.to_string()));
+        assert_eq!((event.source_type.as_str(), &event.source_id), ("workflow", &run.row.workflow_id.to_string()));
         let mut data = events::open(&vault, &event).unwrap();
         assert_eq!(data["run_id"].take(), json!(run.row.id));
         (event.event_type, data)
