@@ -25,7 +25,8 @@ macro_rules! of_language {
     ($tag:literal) => {
         files!(
             $tag: "frame", "bots", "why", "activity", "bind", "resources", "control", "connect", "conversations",
-            "instance", "demo", "device", "gates", "tasks", "budgets", "schedules", "events", "webhooks", "workflows", "runs"
+            "instance", "demo", "device", "gates", "tasks", "budgets", "schedules", "events", "webhooks", "workflows",
+            "runs"
         )
     };
 }
