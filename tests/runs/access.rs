@@ -127,10 +127,10 @@ async fn what_starts_and_steers_runs_is_a_change() -> Result<()> {
     let (_, changes) = flows.api().get("/api/audit/changes?limit=1000").await?;
     let mut names: Vec<&str> =
         changes["items"].as_array().into_iter().flatten().map(|change| text(&change["change"])).collect();
-    names.retain(|name| name.contains("run."));
+    names.retain(|name| name.starts_with("run."));
     names.reverse();
     let last: Vec<&str> = names.iter().filter_map(|name| name.rsplit('.').next()).collect();
-    assert_eq!(last, ["create", "pause", "resume", "cancel", "retry"], "{changes}");
+    assert_eq!(last, ["start", "pause", "resume", "cancel", "retry"], "{changes}");
     assert_eq!(flows.api().verify_audit().await?["valid"], true);
     Ok(())
 }

@@ -146,6 +146,7 @@ async fn requests_that_do_not_fit_the_state_of_a_run_are_refused() -> Result<()>
         (text(&completed["id"]), "pause"),
         (text(&completed["id"]), "resume"),
         (text(&failed["id"]), "pause"),
+        (waiting.as_str(), "resume"),
     ] {
         let before = flows.api().run(id).await?;
         let (status, refused) = flows.api().post(&format!("/api/runs/{id}/{what}"), &json!({})).await?;
