@@ -70,20 +70,25 @@ async fn the_result_of_a_task_fits_its_schema() -> Result<()> {
     Ok(())
 }
 
+/// A task that has failed may have changed something, so nothing repeats it.
 #[tokio::test]
-async fn a_task_that_fails_fails_its_step_and_can_be_repeated() -> Result<()> {
+async fn a_task_that_fails_fails_its_step() -> Result<()> {
     let flows = Flows::start().await?;
     let llm = flows.with_model().await?;
-    let rejected = || LlmReply::json(400, &json!({ "error": { "message": "bad request" } }));
-    let steps = |attempts: u32| json!([{ "id": "think", "agent": { "instruction": "Think." }, "retry": { "attempts": attempts } }]);
-    llm.prepare([rejected()]);
-    let run = flows.run(&json!({ "steps": steps(1) })).await?;
+    let rejected = LlmReply::json(400, &json!({ "error": { "message": "bad request" } }));
+    llm.prepare([rejected, LlmReply::says(&["Better."])]);
+    let steps = json!([{ "id": "think", "agent": { "instruction": "Think." }, "retry": { "attempts": 2 } }]);
+    let run = flows.run(&json!({ "steps": steps })).await?;
     assert_eq!(told(&run), ["failed", "model", "think"], "{run}");
-    llm.prepare([rejected(), LlmReply::says(&["Better."])]);
-    let run = flows.run(&json!({ "steps": steps(2), "output": "${{ steps.think.data }}" })).await?;
-    assert_eq!((text(&run["status"]), &run["output"]), ("completed", &json!("Better.")), "{run}");
+    assert_eq!((status_of(&flows.steps(&run).await?), llm.requests().len()), (vec!["think failed".to_owned()], 1));
+    // A person can.
+    flows.ask(text(&run["id"]), "retry", &json!({})).await?;
+    let run = flows.ended(text(&run["id"])).await?;
     let steps = flows.steps(&run).await?;
-    assert_eq!(status_of(&steps), ["think failed", "think succeeded"]);
+    assert_eq!(
+        (told(&run)[0], status_of(&steps)),
+        ("completed", vec!["think failed".to_owned(), "think succeeded".to_owned()])
+    );
     assert_ne!(steps[0]["task_id"], steps[1]["task_id"]);
     Ok(())
 }
@@ -150,5 +155,22 @@ async fn a_task_of_a_step_goes_on_after_a_crash() -> Result<()> {
     assert_eq!((text(&run["status"]), &run["output"]), ("completed", &json!("I end.")), "{run}");
     let (_, listed) = flows.api().get("/api/tasks").await?;
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");
+    Ok(())
+}
+
+/// A second task would write again.
+#[tokio::test]
+async fn a_task_that_may_have_written_is_not_repeated() -> Result<()> {
+    let flows = Flows::start().await?;
+    let llm = flows.with_model().await?;
+    flows.world.github.hang_up_next("/effects/m");
+    let rejected = LlmReply::json(400, &json!({ "error": { "message": "bad request" } }));
+    llm.prepare([LlmReply::calls(&[(WRITE, json!({ "marker": "m" }))]), rejected]);
+    llm.follow(|_| LlmReply::calls(&[(WRITE, json!({ "marker": "m" }))]));
+    let step =
+        json!({ "id": "think", "agent": { "instruction": "Work." }, "retry": { "attempts": 3, "backoff": "1s" } });
+    let run = flows.run(&json!({ "steps": [step] })).await?;
+    assert_eq!((told(&run)[0], told(&run)[2]), ("failed", "think"), "{run}");
+    assert_eq!(flows.seen(), ["POST m"]);
     Ok(())
 }

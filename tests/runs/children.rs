@@ -151,3 +151,17 @@ async fn a_parent_goes_on_after_a_crash_of_its_child() -> Result<()> {
     assert_eq!(flows.runs().await?.len(), 2);
     Ok(())
 }
+
+/// A second child would write again.
+#[tokio::test]
+async fn a_child_that_may_have_written_is_not_repeated() -> Result<()> {
+    let flows = Flows::start().await?;
+    flows.world.github.hang_up_next("/effects/w");
+    flows.save("inner", &json!({ "steps": [call("w", WRITE)] })).await?;
+    let step = json!({ "id": "inner", "workflow": "inner", "retry": { "attempts": 3, "backoff": "1s" } });
+    let run = flows.run(&json!({ "steps": [step] })).await?;
+    assert_eq!((told(&run)[0], told(&run)[2]), ("failed", "inner"), "{run}");
+    assert_eq!(flows.seen(), ["POST w"]);
+    assert_eq!(flows.runs().await?.len(), 2);
+    Ok(())
+}
