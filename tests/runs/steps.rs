@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use support::status_of;
+use support::{Canned, FakeGithub, status_of};
 
-use super::flows::{Flows, READ, WRITE, call, told, with};
+use super::flows::{Flows, PLUGIN, READ, WRITE, call, told, with};
 use crate::world::text;
 
 #[tokio::test]
@@ -157,5 +157,46 @@ async fn only_the_server_makes_calls_of_its_runs() -> Result<()> {
     let (status, refused) = flows.api().post(&path, &body).await?;
     assert_eq!((status, &refused["errors"][0]["path"]), (422, &json!("/task_id")), "{refused}");
     assert_eq!(flows.seen(), ["GET one"]);
+    Ok(())
+}
+
+/// A step names the resource if the bot has several for its tool.
+#[tokio::test]
+async fn a_step_names_its_resource() -> Result<()> {
+    let flows = Flows::start().await?;
+    let second = FakeGithub::start().await?;
+    let resource = flows.api().resource(PLUGIN, "second", &second.url()).await?;
+    flows.api().token(&resource, &second.token()).await?;
+    let role = flows.api().role("of the second", &["*"]).await?;
+    flows.api().bind(&flows.world.bot, &resource, &role, &json!({})).await?;
+    let named = with(call("a", WRITE), &json!({ "resource": "${{ input.name }}" }));
+    let definition = json!({ "steps": [named] });
+    let id = flows.begin(&definition, &json!({ "name": "second" })).await?;
+    let run = flows.ended(&id).await?;
+    assert_eq!(told(&run)[0], "completed", "{run}");
+    assert_eq!((flows.seen().len(), second.requests().len()), (0, 1));
+    let row = flows.api().audit(text(&flows.step(&run, "a").await?["request_id"])).await?;
+    assert_eq!(row["resource_id"], json!(resource), "{row}");
+    for steps in [json!([with(call("a", WRITE), &json!({ "resource": "absent" }))]), json!([call("a", WRITE)])] {
+        let run = flows.run(&json!({ "steps": steps })).await?;
+        assert_eq!((told(&run)[0], told(&run)[2]), ("failed", "a"), "{run}");
+    }
+    assert_eq!((flows.seen().len(), second.requests().len()), (0, 1), "nobody has chosen a resource");
+    Ok(())
+}
+
+/// The credential of the resource is in no answer about the run.
+#[tokio::test]
+async fn results_are_redacted() -> Result<()> {
+    let flows = Flows::start().await?;
+    let token = flows.world.github.token();
+    let echoed = Canned::json(200, &json!({ "echo": format!("the token is {token}") }));
+    flows.world.github.answer_next("/effects/a", echoed);
+    let definition = json!({ "steps": [call("a", READ)], "output": "${{ steps.a.data.answer.echo }}" });
+    let run = flows.run(&definition).await?;
+    assert_eq!((text(&run["status"]), text(&run["output"])), ("completed", "the token is [redacted]"), "{run}");
+    let steps = json!(flows.steps(&run).await?).to_string();
+    assert!(!steps.contains(&token) && steps.contains("[redacted]"), "{steps}");
+    assert!(!flows.world.server.output().contains(&token));
     Ok(())
 }
