@@ -64,22 +64,21 @@ async fn a_denied_call_fails_its_step_and_is_not_repeated() -> Result<()> {
     Ok(())
 }
 
-/// The request for approval expires while the run waits.
+/// The step looks again, and its run is cancelled, before anybody has decided.
 #[tokio::test]
-async fn a_call_that_is_not_approved_in_time_fails_its_step() -> Result<()> {
+async fn nothing_but_the_decision_opens_a_gate() -> Result<()> {
     let flows = Flows::start().await?;
-    flows.set_gates(&json!([{ "tools": [WRITE], "action": "ask", "expires_s": 60 }])).await?;
+    flows.set_gates(&json!([{ "tools": [WRITE], "action": "ask", "expires_s": 600 }])).await?;
     let (id, approval) = asked(&flows).await?;
-    // The wait ends at the time that the row says, which is outside of its authentication.
     let folder = flows.world.server.data_dir();
-    let of_run = format!("update wakes set due_at = 0, version = version + 1 where key like 'step/{id}/%'");
+    let turn = format!("update wakes set due_at = 0, version = version + 1 where key like 'step/{id}/%'");
     eventually("the step waits without a turn", async || {
         let parked = format!("select count(*) from wakes where key like 'step/{id}/%' and claim_id is null");
         Ok((sqlite(&folder, &[&parked]).await?[0][0] == 1).then_some(()))
     })
     .await?;
-    // A turn before the time changes nothing.
-    sqlite(&folder, &[&of_run]).await?;
+    // A turn before the decision changes nothing.
+    sqlite(&folder, &[&turn]).await?;
     eventually("the step has looked again", async || {
         let due =
             format!("select count(*) from wakes where key like 'step/{id}/%' and due_at > 0 and claim_id is null");
