@@ -31,6 +31,7 @@ mod postgres;
 mod revocation;
 mod rollback;
 mod rows;
+mod run_kills;
 mod runs;
 mod sandbox;
 mod sandboxes;

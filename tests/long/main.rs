@@ -8,6 +8,8 @@ mod equal_policy;
 mod litellm;
 #[path = "../revocation.rs"]
 mod revocation;
+#[path = "../run_kills.rs"]
+mod run_kills;
 #[path = "../task_kills.rs"]
 mod task_kills;
 
@@ -35,4 +37,15 @@ async fn kills_of_50_servers_with_tasks() -> anyhow::Result<()> {
 async fn kills_of_50_servers_with_tasks_and_a_shared_database() -> anyhow::Result<()> {
     let postgres = support::Postgres::start(&[])?;
     task_kills::hold(50, task_kills::Database::Postgres(postgres)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kills_of_servers_at_300_moments_of_runs() -> anyhow::Result<()> {
+    run_kills::hold(300, run_kills::Database::Sqlite).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kills_of_servers_at_300_moments_of_runs_with_a_shared_database() -> anyhow::Result<()> {
+    let postgres = support::Postgres::start(&[])?;
+    run_kills::hold(300, run_kills::Database::Postgres(postgres)).await
 }

@@ -5,7 +5,7 @@ mod routes;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -65,9 +65,19 @@ struct World {
     /// The issues of each repository, by `owner/name`.
     repositories: BTreeMap<String, Vec<Issue>>,
     canned: BTreeMap<String, Canned>,
+    /// What becomes of the next requests for a path.
+    next: BTreeMap<String, VecDeque<Next>>,
     delay: Duration,
     /// The method of the requests that get no answer.
     hangs_up_on: Option<&'static str>,
+}
+
+/// What becomes of one request.
+#[derive(Clone, Debug)]
+enum Next {
+    Answered(Canned),
+    /// The request is received, and its connection is closed.
+    HungUp,
 }
 
 #[derive(Default)]
@@ -127,6 +137,7 @@ impl FakeGithub {
             requests: Vec::new(),
             repositories: routes::first_repositories(),
             canned: BTreeMap::new(),
+            next: BTreeMap::new(),
             delay: Duration::ZERO,
             hangs_up_on: None,
         };
@@ -165,6 +176,16 @@ impl FakeGithub {
     /// Sets the answer for `path`. The upstream gives this answer even to requests that have no valid token.
     pub fn answer(&self, path: &str, canned: Canned) {
         self.shared.world().canned.insert(path.to_owned(), canned);
+    }
+
+    /// Sets the answer for one request for `path`, after those for which this function was called before.
+    pub fn answer_next(&self, path: &str, canned: Canned) {
+        self.shared.world().next.entry(path.to_owned()).or_default().push_back(Next::Answered(canned));
+    }
+
+    /// Closes the connection of one request for `path` after the request was received, as [`FakeGithub::answer_next`].
+    pub fn hang_up_next(&self, path: &str) {
+        self.shared.world().next.entry(path.to_owned()).or_default().push_back(Next::HungUp);
     }
 
     /// Sets the delay of each answer.
@@ -223,12 +244,13 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         headers: parts.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect(),
         body: body.to_vec(),
     };
-    let (delay, hangs_up) = {
+    let (delay, hangs_up, next) = {
         let mut world = shared.world();
         world.requests.push(recorded.clone());
-        (world.delay, world.hangs_up_on == Some(recorded.method.as_str()))
+        let next = world.next.get_mut(&recorded.path).and_then(VecDeque::pop_front);
+        (world.delay, world.hangs_up_on == Some(recorded.method.as_str()), next)
     };
-    if hangs_up {
+    if hangs_up || matches!(next, Some(Next::HungUp)) {
         // A panic ends the task of the connection, which closes the connection.
         std::panic::resume_unwind(Box::new("the upstream hangs up"));
     }
@@ -237,7 +259,10 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     }
     // An error would mean that the sender was dropped, but `shared` owns it.
     let _ = shared.is_held.subscribe().wait_for(|is_held| !is_held).await;
-    let canned = routes::answer(&mut shared.world(), &recorded);
+    let canned = match next {
+        Some(Next::Answered(canned)) => canned,
+        _ => routes::answer(&mut shared.world(), &recorded),
+    };
     let mut response = Response::builder().status(canned.status);
     for (name, value) in &canned.headers {
         response = response.header(name, value);

@@ -41,6 +41,9 @@ pub(super) fn answer(world: &mut World, request: &Recorded) -> Canned {
     if request.header("authorization") != Some(&format!("Bearer {}", world.token)) {
         return problem(401, "Bad credentials");
     }
+    if let Some(marker) = request.path.strip_prefix("/effects/") {
+        return Canned::json(200, &json!({ "marker": decode(marker) }));
+    }
     let segments: Vec<String> = request.path.split('/').skip(1).map(decode).collect();
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     let ["repos", owner, name, rest @ ..] = segments.as_slice() else { return problem(404, "Not Found") };
