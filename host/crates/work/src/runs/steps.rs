@@ -149,8 +149,10 @@ impl StepTurn<'_> {
         if let Some(end) = before(&known) {
             return self.end(end).await;
         }
-        if gate == Gate::Expired {
-            return self.end(StepEnd::not_approved(&known)).await;
+        match gate {
+            Gate::Expired => return self.end(StepEnd::not_approved(&known)).await,
+            Gate::Denied => return self.end(StepEnd::refused("denied", "a person has denied this call")).await,
+            Gate::Goes | Gate::Waits(_) => {}
         }
         if self.turn.claim().failures >= FAILED_TURNS_MAX {
             return self.end(StepEnd::not_run(&known)).await;
@@ -219,7 +221,7 @@ impl StepTurn<'_> {
             has_begun: attempt.content.repeats,
             ..attempt.content.clone()
         };
-        let sealed = seal_step(&app.vault, &attempt.row, &content).map_err(failed)?;
+        let sealed = seal_step(&app.vault, &attempt.row, &content).map_err(|error| failed(&error))?;
         let (wake, before) = (attempt.wake(now), attempt.row.sealed.as_str());
         let (claim, key) = (self.turn.claim(), attempt.row.key());
         if !app.store.continue_run_step(claim, &key, (before, &sealed), waited_ms, &wake).await? {
@@ -347,7 +349,7 @@ impl StepTurn<'_> {
             has_begun: false,
             ..attempt.content.clone()
         };
-        let sealed = seal_step(&app.vault, &attempt.row, &content).map_err(failed)?;
+        let sealed = seal_step(&app.vault, &attempt.row, &content).map_err(|error| failed(&error))?;
         let parked = ParkedRunStep {
             key: attempt.row.key(),
             approval: approval.id,
@@ -371,7 +373,7 @@ impl StepTurn<'_> {
         let (now, status) = (app.clock.now(), end.status);
         let row = ended(&app.vault, self.turn.claim(), (&attempt.row, attempt.content.clone()), end, now);
         let wake = attempt.wake(now);
-        let after = app.store.end_run_step(self.turn.claim(), &row.map_err(failed)?, &wake).await?;
+        let after = app.store.end_run_step(self.turn.claim(), &row.map_err(|error| failed(&error))?, &wake).await?;
         self.turns.engine.signal(&[wake]);
         meters::step(status.as_str(), now.since_ms(attempt.row.started_at));
         Ok(TurnOutcome::Ended(after))
@@ -454,8 +456,8 @@ fn with_resource(mut params: Value, resource: Option<&str>) -> Value {
     params
 }
 
-fn failed(error: RecordError) -> TurnError {
-    TurnError::Failed(with_causes(&error))
+fn failed(error: &RecordError) -> TurnError {
+    TurnError::Failed(with_causes(error))
 }
 
 /// Returns the span of a turn of a step. The span of its call is below it.

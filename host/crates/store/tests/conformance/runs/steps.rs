@@ -69,6 +69,9 @@ pub(crate) async fn a_step_waits_for_an_approval_without_a_turn(store: &Store) {
     assert_eq!(runs.started_at, NOW.plus_ms(7), "the time of the wait does not count");
 
     // The decision comes before the attempt waits, so that the attempt looks at once.
-    decided(store, &approval, ApprovalDecision::Deny).await.expect("the approval is pending");
-    assert_eq!(park(&of_step, ("runs", "waits")).await.unwrap(), Some(AfterTurn::Due(UtcMillis(0))));
+    let denied = asked(store, &crate::approvals::approval(&bot, 2)).await;
+    decided(store, &denied, ApprovalDecision::Deny).await.expect("the approval is pending");
+    let late = parked(&first, denied.id, ("runs", "waits"));
+    let after = store.park_run_step(&of_step, &late, &wake(&row)).await.unwrap();
+    assert_eq!(after, Some(AfterTurn::Due(UtcMillis(0))));
 }

@@ -82,7 +82,7 @@ impl StepTurn<'_> {
         let (app, row) = (&self.turns.app, &self.attempt.row);
         let asked = app.store.latest_run_step(row.workspace_id, row.run_id, step, &row.item).await?;
         let Some(asked) = asked else { return Ok(Question::Open) };
-        let content = open_step(&app.vault, &asked).map_err(failed)?;
+        let content = open_step(&app.vault, &asked).map_err(|error| failed(&error))?;
         Ok(said(asked.run_attempt == row.run_attempt, &content))
     }
 }

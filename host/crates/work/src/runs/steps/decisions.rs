@@ -196,6 +196,8 @@ pub(super) enum Gate {
     Goes,
     /// Nobody has decided in time.
     Expired,
+    /// A person has denied the call. The denial is no longer in force, so the call would ask anew if it was judged again.
+    Denied,
 }
 
 /// An approval for which an attempt waits.
@@ -211,6 +213,7 @@ pub(super) struct Awaited {
 pub(super) fn gate(approval: Option<Awaited>, now: UtcMillis) -> Gate {
     match approval {
         Some(Awaited { status: ApprovalStatus::Expired, .. }) => Gate::Expired,
+        Some(Awaited { status: ApprovalStatus::Denied, expires_at, .. }) if expires_at <= now => Gate::Denied,
         Some(Awaited { has_ended: false, expires_at, .. }) if expires_at <= now => Gate::Expired,
         Some(Awaited { status: ApprovalStatus::Pending, expires_at, .. }) => Gate::Waits(look_at(expires_at, now)),
         Some(_) | None => Gate::Goes,

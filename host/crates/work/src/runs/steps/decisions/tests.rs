@@ -198,9 +198,11 @@ fn a_gate_is_open_after_the_decision() {
     assert_eq!(at(Expired, true, 999_999), Gate::Expired);
     assert_eq!(at(Approved, false, 999_999), Gate::Expired, "the decision came, and the call did not run");
     assert_eq!(at(Approved, false, 2_000_000), Gate::Goes);
-    for decided in [Approved, Denied, Void, Used] {
+    for decided in [Approved, Void, Used] {
         assert_eq!(at(decided, true, 999_999), Gate::Goes, "{decided:?}");
     }
+    assert_eq!(at(Denied, true, 1_000_001), Gate::Goes, "the call is judged again, and denied");
+    assert_eq!(at(Denied, true, 1_000_000), Gate::Denied);
     assert_eq!(gate(None, now), Gate::Goes, "the call is judged anew");
 }
 
