@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use monstrum_core::call_types::round::{RoundExchange, RoundFailure};
-use monstrum_core::call_types::task_step::{TaskLease, TaskOfCall, TaskPosition};
+use monstrum_core::call_types::task_step::{Origin, TaskLease, TaskOfCall, TaskPosition};
 use monstrum_types::{CallOutcome, Code, Status, TaskId};
 use serde_json::{Value, json};
 use support::LlmReply;
@@ -215,8 +215,8 @@ impl TaskLease for EndsAtRequest {
         !(self.0)()
     }
 
-    fn position(&self) -> TaskPosition {
-        TaskPosition::first(TaskId::new())
+    fn origin(&self) -> Origin {
+        Origin::Task(TaskPosition::first(TaskId::new()))
     }
 
     fn give_place(&self) {}

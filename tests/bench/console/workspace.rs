@@ -174,8 +174,9 @@ fn router(host: &InProcess) -> Router {
         stop: CancellationToken::new(),
     };
     let console = ConsoleOptions { enabled: true, hosts: Vec::new(), public_url: None, address };
-    let (app, tasks) = (Arc::clone(&host.running.app), Arc::clone(&host.running.tasks));
-    gateway::router(app, tasks, gateway::Options::default(), mcp, console)
+    let running = &host.running;
+    let (app, work) = (Arc::clone(&running.app), (Arc::clone(&running.tasks), Arc::clone(&running.runs)));
+    gateway::router(app, work, gateway::Options::default(), mcp, console)
 }
 
 /// Returns the ids of all bots.

@@ -119,7 +119,7 @@ pub fn progress(
 /// # Errors
 ///
 /// The content cannot be sealed.
-pub fn ended(
+pub(super) fn ended(
     vault: &Vault,
     claim: &WakeClaim,
     (row, content): (&RunStepRow, &StepContent),
