@@ -167,7 +167,8 @@ struct RunPage {
     workflow: String,
     bot: Option<Named>,
     /// The numbers of uncertain steps and of steps that could not be undone that the page does not name.
-    more: [usize; 2],
+    more_uncertain: usize,
+    more_undo_failed: usize,
     input: Text,
     output: Text,
     /// Whether the page shows the input or the output shortened.
@@ -211,7 +212,8 @@ pub(in crate::gateway::console) async fn show(
     Query(Shown { cursor }): Query<Shown>,
 ) -> Page {
     let mut run = runs::read(&visit, &id).await?;
-    let more = [&run.uncertain, &run.undo_failed].map(|steps| steps.len().saturating_sub(NAMED_MAX));
+    let more_uncertain = run.uncertain.len().saturating_sub(NAMED_MAX);
+    let more_undo_failed = run.undo_failed.len().saturating_sub(NAMED_MAX);
     run.uncertain.truncate(NAMED_MAX);
     run.undo_failed.truncate(NAMED_MAX);
     let base = run.base(&visit);
@@ -257,7 +259,8 @@ pub(in crate::gateway::console) async fn show(
         frame,
         run,
         base,
-        more,
+        more_uncertain,
+        more_undo_failed,
         input,
         output,
         is_cut,
