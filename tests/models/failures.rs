@@ -215,8 +215,8 @@ impl TaskLease for EndsAtRequest {
         !(self.0)()
     }
 
-    fn position(&self) -> TaskPosition {
-        TaskPosition::first(TaskId::new())
+    fn origin(&self) -> Origin {
+        Origin::Task(TaskPosition::first(TaskId::new()))
     }
 
     fn give_place(&self) {}
