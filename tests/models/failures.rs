@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use monstrum_core::call_types::round::{RoundExchange, RoundFailure};
-use monstrum_core::call_types::task_step::{TaskLease, TaskOfCall, TaskPosition};
+use monstrum_core::call_types::task_step::{Origin, TaskLease, TaskOfCall, TaskPosition};
 use monstrum_types::{CallOutcome, Code, Status, TaskId};
 use serde_json::{Value, json};
 use support::LlmReply;
