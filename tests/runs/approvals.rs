@@ -96,8 +96,11 @@ async fn an_unanswered_question_expires() -> Result<()> {
     let (id, approval) = asked(&flows, flows.api(), &json!({ "expires": "1s" })).await?;
     let run = flows.ended(&id).await?;
     assert_eq!(told(&run), ["failed", "timeout", "ok"], "{run}");
-    let (_, shown) = flows.api().get(&format!("/api/approvals/{approval}")).await?;
-    assert!(matches!(text(&shown["status"]), "expired" | "void"), "{shown}");
+    eventually("the question has ended", async || {
+        let (_, shown) = flows.api().get(&format!("/api/approvals/{approval}")).await?;
+        Ok(matches!(text(&shown["status"]), "expired" | "void").then_some(()))
+    })
+    .await?;
     let (_, admin) = flows.key("admin", None).await?;
     assert_eq!(decide(&admin, &approval, "approve", "").await?.0, 409);
     assert_eq!(flows.seen(), ["GET look"]);

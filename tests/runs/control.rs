@@ -77,7 +77,12 @@ async fn a_cancelled_run_stops_its_calls_and_undoes_if_that_is_asked() -> Result
         }
         flows.world.github.release();
         let run = flows.ended(&id).await?;
-        assert_eq!((told(&run)[0], &run["uncertain"]), ("cancelled", &json!([{ "step": "w" }])), "{run}");
+        assert_eq!(
+            (told(&run)[0], &run["uncertain"]),
+            ("cancelled", &json!([{ "step": "w" }])),
+            "{run} {:?}",
+            flows.steps(&run).await?
+        );
         let mut ends = status_of(&flows.steps(&run).await?);
         ends.retain(|end| end.starts_with("r ") || end.starts_with("w "));
         ends.sort();

@@ -184,6 +184,7 @@ macro_rules! select_runs {
 }
 pub(crate) use {run_columns, select_runs};
 
+const EXISTS: &str = "select count(*) as value from runs where id = $1";
 const BY_ID: &str = select_runs!("where workspace_id = $1 and id = $2");
 const PAGE: &str = select_runs!(
     "where workspace_id = $1 and ($2 is null or workflow_id = $2) and ($3 is null or bot_id = $3) \
@@ -313,6 +314,12 @@ impl Store {
             }
             Ok(inserted)
         })
+    }
+
+    /// Returns whether a run of any workspace has this id.
+    pub async fn is_run(&self, id: RunId) -> Result<bool, StoreError> {
+        let found: Option<i64> = self.db.one(EXISTS, args![id]).await?;
+        Ok(found.is_some_and(|found| found > 0))
     }
 
     /// Returns the run with this id in the workspace.

@@ -142,7 +142,7 @@ mod tests {
         let turned = ScheduleRow { next_at: Some(UtcMillis(9)), failures: 3, ..row.clone() };
         assert_eq!(Record::open(&vault, &turned).unwrap(), record);
         let work = Work::Run { workflow_id: WorkflowId::new(), input: serde_json::json!({ "repo": "acme/web" }) };
-        let of_workflow = Record { work, ..record.clone() };
+        let of_workflow = Record { work, ..record };
         let sealed = of_workflow.seal(&vault, &row).unwrap();
         assert_eq!(Record::open(&vault, &ScheduleRow { sealed, ..row.clone() }).unwrap(), of_workflow);
         let edits: [fn(&mut ScheduleRow); 6] = [

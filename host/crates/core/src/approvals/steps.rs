@@ -393,7 +393,10 @@ mod tests {
     }
 
     fn params(value: Value) -> Map<String, Value> {
-        value.as_object().cloned().unwrap()
+        match value {
+            Value::Object(params) => params,
+            other => panic!("{other} is not an object"),
+        }
     }
 
     /// Each property of a call makes it another call, and numbers that a double cannot tell apart do too.

@@ -90,12 +90,14 @@ pub async fn tree(app: &App, caller: &Operator, root: RequestId, limit: u32) -> 
 
 /// Shows a call with its events and their hashes.
 pub async fn show(app: &App, caller: &Operator, request: RequestId) -> Result<AuditedCallWithEvents, OperationError> {
-    let rows = app.store.events(caller.workspace, request).await?;
+    let mut rows = app.store.events(caller.workspace, request).await?;
     if rows.iter().any(AuditRow::is_of_change) {
         caller.admin()?;
     }
+    // A call that was repeated has several starts and ends, each pair after the one before.
+    rows.sort_by(|one, other| (one.at, &one.writer, one.sequence).cmp(&(other.at, &other.writer, other.sequence)));
     let events = rows.iter().map(event).collect();
-    // Show the event with the most information: the end, or else the interruption, or else the start.
+    // Show the last event with the most information: the end, or else the interruption, or else the start.
     let telling = rows.into_iter().max_by_key(|row| match row.kind {
         AuditKind::Started => 0,
         AuditKind::Interrupted => 1,

@@ -259,11 +259,19 @@ pub(super) fn session(app: &App, call: &IncomingCall) -> Result<Session, Operati
     })
 }
 
-/// Refuses the id of a task of this server: only the host makes the calls of such a task.
+/// Refuses the id of a task or a run of this server: only the host makes the calls of such a task or run.
 async fn check_task(app: &App, task_id: Option<&str>) -> Result<(), OperationError> {
-    let Some(Ok(id)) = task_id.map(str::parse) else { return Ok(()) };
-    if app.store.is_task(id).await? {
-        let message = "is the id of a task of this server, whose calls only the server makes; use another id";
+    let Some(id) = task_id else { return Ok(()) };
+    let is_task = match id.parse() {
+        Ok(id) => app.store.is_task(id).await?,
+        Err(_) => false,
+    };
+    let is_run = match id.parse() {
+        Ok(id) if !is_task => app.store.is_run(id).await?,
+        _ => false,
+    };
+    if is_task || is_run {
+        let message = "is the id of a task or a run of this server, whose calls only the server makes; use another id";
         return Err(OperationError::invalid_at("/task_id", message));
     }
     Ok(())

@@ -2,11 +2,16 @@
 
 use std::collections::HashMap;
 
+use serde_json::Value;
+
 use super::{Found, KnownTool};
 use crate::expr::Known;
 use crate::fault::{Spot, nearest};
 use crate::model::{Definition, StepKind, ToolUse};
 use crate::parse::schema::{self, Schema};
+
+/// The parameter that names the resource of a tool that the bot has for several.
+const RESOURCE: &str = "_resource";
 
 pub(super) fn check(definition: &Definition, tools: Option<&[KnownTool]>, found: &mut Found) {
     let Some(tools) = tools else { return };
@@ -52,7 +57,11 @@ fn check_use<'t>(tool: &ToolUse, tools: &'t [KnownTool], schemas: &mut Schemas<'
     if found.is_full() {
         return;
     }
-    let params = tool.params.skeleton();
+    let mut params = tool.params.skeleton();
+    // The call has the resource among its parameters.
+    if let (Value::Object(params), Some(resource)) = (&mut params, &tool.resource) {
+        params.insert(RESOURCE.to_owned(), resource.skeleton());
+    }
     let left = schemas.left;
     let Some(schema) = schemas.of(known) else { return };
     let work = schema.work(&params);
@@ -63,7 +72,11 @@ fn check_use<'t>(tool: &ToolUse, tools: &'t [KnownTool], schemas: &mut Schemas<'
     schemas.left = schemas.left.saturating_sub(work);
     for error in errors {
         // The value of an expression is not known, and so are the values around it; their keys and types are.
-        match tool.params.known_at(&error.pointer) {
+        let known = match (&tool.resource, error.pointer.strip_prefix('/') == Some(RESOURCE)) {
+            (Some(resource), true) => resource.known_at(""),
+            _ => tool.params.known_at(&error.pointer),
+        };
+        match known {
             Known::Nothing => continue,
             Known::Around if !error.is_about_keys => continue,
             Known::Around | Known::All => {}

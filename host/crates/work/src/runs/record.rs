@@ -206,12 +206,12 @@ impl From<ApprovalTarget> for TargetContent {
 }
 
 // serde passes a reference.
-#[allow(clippy::trivially_copy_pass_by_ref)]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde needs")]
 fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde needs")]
 fn is_zero_long(number: &u64) -> bool {
     *number == 0
 }

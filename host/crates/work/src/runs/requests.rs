@@ -188,8 +188,8 @@ mod tests {
 
     fn content(value: Value) -> RunContent {
         let mut content = json!({ "input": {}, "starters": [] });
-        for (name, value) in value.as_object().unwrap() {
-            content[name] = value.clone();
+        if let (Value::Object(content), Value::Object(fields)) = (&mut content, value) {
+            content.extend(fields);
         }
         serde_json::from_value(content).unwrap()
     }
