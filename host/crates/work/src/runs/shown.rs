@@ -225,11 +225,11 @@ fn wait(row: &RunStepRow, content: &StepContent) -> Option<RunWait> {
         (StepStatus::Waiting, Some(WaitContent::Event { event_type, .. })) => waits("event", Some(event_type.clone())),
         (StepStatus::Waiting, Some(WaitContent::Approval { .. })) => waits("approval", approval),
         (StepStatus::Waiting, None) => waits("gate", approval),
-        (StepStatus::Running, None) if row.status == RunStepStatus::Waiting => waits("gate", approval),
         (StepStatus::Running, _) => {
             match (content.task_id.or(row.task_id), content.child_run_id.or(row.child_run_id)) {
                 (Some(task), _) => waits("task", Some(task.to_string())),
                 (None, Some(run)) => waits("run", Some(run.to_string())),
+                (None, None) if row.status == RunStepStatus::Waiting => waits("gate", approval),
                 (None, None) => None,
             }
         }
