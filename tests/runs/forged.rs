@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use support::status_of;
+use support::{Canned, status_of};
 
 use super::flows::{Flows, READ, WRITE, call, told, with};
 use crate::tamper::sqlite;
@@ -224,5 +224,29 @@ async fn runs_open_after_a_rotation_of_the_master_key() -> Result<()> {
         ("completed", &json!({ "text": "kept" }), &json!("r")),
         "{run}"
     );
+    Ok(())
+}
+
+/// In a later attempt, the run would make the calls again that have failed.
+#[tokio::test]
+async fn a_run_whose_attempt_was_raised_with_sql_repeats_nothing() -> Result<()> {
+    let mut flows = Flows::start().await?;
+    let steps = json!([
+        with(call("w", WRITE), &json!({ "on_error": "continue" })),
+        { "id": "go", "wait": { "event": "custom.go" } },
+    ]);
+    flows.world.github.answer_next("/effects/w", Canned::json(500, &json!({ "message": "down" })));
+    let id = flows.begin(&json!({ "steps": steps }), &json!({})).await?;
+    flows.waits(&id, "event").await?;
+    assert_eq!(flows.seen(), ["POST w"]);
+    flows.world.server.kill().await?;
+    let key = format!("run/{id}");
+    let raise = format!("update runs set attempt = attempt + 1 where id = '{id}'");
+    sqlite(&flows.world.server.data_dir(), &[&raise, &wake(&key)]).await?;
+    flows.launched().await?;
+    tried(&flows, &[key]).await?;
+    assert_eq!(flows.seen(), ["POST w"], "the call was repeated");
+    let (status, run) = flows.api().get(&format!("/api/runs/{id}")).await?;
+    assert_eq!((status, &run["error"]["code"]), (200, &json!("record")), "{run}");
     Ok(())
 }

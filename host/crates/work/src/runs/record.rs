@@ -13,6 +13,9 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunContent {
     pub input: Value,
+    /// The attempt of the run. With a greater number in the row, the run would do again what it has done.
+    #[serde(default = "first_attempt")]
+    pub attempt: i64,
     /// The event and the rendered instruction, for expressions; absent for a run that no trigger started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<Value>,
@@ -58,6 +61,10 @@ pub struct RunContent {
     /// When this attempt of the run started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<UtcMillis>,
+}
+
+fn first_attempt() -> i64 {
+    1
 }
 
 /// How a run will end or has ended.
@@ -296,6 +303,8 @@ pub enum RecordError {
     Vault(#[from] VaultError),
     #[error("the record of the run is not in the expected form")]
     Form(#[from] serde_json::Error),
+    #[error("the run has another attempt than its record")]
+    Attempt,
 }
 
 /// Seals the content of a run for its row.
@@ -313,7 +322,8 @@ pub fn seal_run(vault: &Vault, row: &RunRow, content: &RunContent) -> Result<Str
 ///
 /// Another program has edited the row.
 pub fn open_run(vault: &Vault, row: &RunRow) -> Result<RunContent, RecordError> {
-    Ok(serde_json::from_slice(&vault.unseal(&row.sealed.parse()?, of_run(row))?)?)
+    let content: RunContent = serde_json::from_slice(&vault.unseal(&row.sealed.parse()?, of_run(row))?)?;
+    if content.attempt == row.attempt { Ok(content) } else { Err(RecordError::Attempt) }
 }
 
 /// Seals the content of an attempt for its row.
@@ -471,6 +481,8 @@ pub(super) mod tests {
         // What the turns write beside the record is not what the run is.
         let turned = RunRow { status: RunStatus::Waiting, code: Some("x".to_owned()), ..row.clone() };
         assert_eq!(open_run(&vault, &turned).unwrap(), content);
+        let retried = RunRow { attempt: 2, ..row.clone() };
+        assert!(matches!(open_run(&vault, &retried), Err(RecordError::Attempt)));
         let edits: [fn(&mut RunRow); 9] = [
             |row| row.id = RunId::new(),
             |row| row.workspace_id = WorkspaceId::new(),

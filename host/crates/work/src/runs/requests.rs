@@ -170,6 +170,7 @@ fn retried(content: &RunContent) -> Result<RunContent, OperationError> {
         return Err(OperationError::conflict(format!("resolve the uncertain steps first: {steps}")));
     }
     Ok(RunContent {
+        attempt: content.attempt.saturating_add(1),
         asked: None,
         ending: None,
         has_ended: false,

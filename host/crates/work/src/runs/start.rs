@@ -109,6 +109,7 @@ fn prepared(vault: &Vault, definition: &Definition, start: StartOf<'_>) -> Resul
     let (started_by_kind, started_by_id) = starter;
     let content = RunContent {
         input,
+        attempt: 1,
         trigger: start.trigger,
         schedule: start.schedule,
         cause: start.cause,

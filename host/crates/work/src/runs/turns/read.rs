@@ -1,5 +1,7 @@
 //! Opens the journal of a run. Nothing of a run goes on whose records do not fit.
 
+use std::collections::HashSet;
+
 use monstrum_engine::TurnError;
 use monstrum_store::{EndedRunStep, RunRequest, RunRow, RunStepKey, RunStepRow};
 use monstrum_types::{ApprovalId, Labels, UtcMillis};
@@ -31,7 +33,13 @@ impl ReadRun {
             return Err(TurnError::Failed(text.to_owned()));
         }
         let mut steps = Vec::with_capacity(rows.len());
+        let mut keys = HashSet::with_capacity(rows.len());
         for step in rows {
+            // A copy under another position would stand for an attempt that was deleted.
+            if !keys.insert(step.key().position()) {
+                let text = "an attempt of the run is there twice, so another program has copied it";
+                return Err(TurnError::Failed(text.to_owned()));
+            }
             let content = open_step(vault, &step).map_err(|error| failed(&error))?;
             let is_child = step.task_id == content.task_id && step.child_run_id == content.child_run_id;
             if !is_child || step.approval_id != content.approval_id && content.wait.is_some() {
@@ -121,8 +129,9 @@ mod tests {
         let vault = vault();
         let run = sealed(&vault, &content());
         let step = attempt(&vault, &run, &StepContent::default());
-        assert!(ReadRun::open(&vault, run.clone(), vec![step]).is_ok());
-        assert!(ReadRun::open(&vault, run, Vec::new()).is_err(), "the step would be done again");
+        assert!(ReadRun::open(&vault, run.clone(), vec![step.clone()]).is_ok());
+        assert!(ReadRun::open(&vault, run.clone(), Vec::new()).is_err(), "the step would be done again");
+        assert!(ReadRun::open(&vault, run, vec![step.clone(), step]).is_err(), "a copy stands for no other attempt");
     }
 
     #[test]
