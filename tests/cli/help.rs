@@ -175,7 +175,7 @@ async fn every_command_helps() -> Result<()> {
       trust         Manage the keys that may sign packages
       registry      Create a registry of packages
       task          Let bots work on instructions
-      schedule      Start tasks of bots at certain times
+      schedule      Start tasks of bots and runs of workflows at certain times
       event         Make, list, show and follow events
       subscription  Give bots tasks when events happen
       delivery      List the deliveries of events, and repeat those that are dead
