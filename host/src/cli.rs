@@ -242,6 +242,10 @@ fn is_offline(matches: &ArgMatches) -> bool {
     is_given("data_dir") && !is_given("url")
 }
 
+/// The size of the stacks of the worker threads: memory that only deep calls use. Without optimizations, the futures of changes
+/// that lock several tables take most of the default of 2 MiB.
+const STACK_BYTES: usize = 8 << 20;
+
 fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
     if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
         return Err(Failure::new(
@@ -249,7 +253,8 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             "this is a bug; report it",
         ));
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.enable_all().thread_stack_size(STACK_BYTES).build().map_err(|error| {
         Failure::of("cannot start the threads of the process", &error, "raise the limit on processes (ulimit -u)")
     })?;
     let result = runtime.block_on(async {

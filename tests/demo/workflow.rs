@@ -45,8 +45,8 @@ pub(crate) async fn show(server: &mut Server) -> Result<()> {
     let (status, refused) = api.post(&path, &decision).await?;
     ensure!(status == 403 || status == 409, "the key that started the run has decided: {status} {refused}");
     println!("  the key that started the run cannot answer its question: {}", text(&refused["detail"]));
-    let approver = api.with_key(&api.new_key("approver", None).await?);
-    let (status, decided) = approver.post(&path, &decision).await?;
+    let operator = api.with_key(&api.new_key("operator", None).await?);
+    let (status, decided) = operator.post(&path, &decision).await?;
     ensure!(status == 200, "the approval was refused: {status} {decided}");
     println!("  another person approves the call");
 

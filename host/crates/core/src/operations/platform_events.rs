@@ -120,7 +120,7 @@ async fn run(app: &App, caller: &Root, function: &str, params: Value) -> Result<
                 Err(error) => return Err(error),
             };
             if is_own {
-                subscriptions::delete(app, &operator, subscription_id).await?;
+                Box::pin(subscriptions::delete(app, &operator, subscription_id)).await?;
             }
             Ok(json!({ "subscription_id": subscription_id, "removed": is_own }))
         }
