@@ -164,7 +164,8 @@ fn finish(row: &mut StepRow, command: &Command, now: i64) {
     row.data = data.clone();
     row.data_bytes = if data.is_null() { 0 } else { json_bytes(data) };
     row.error = error.clone();
-    // The plan gives up attempts of calls only as uncertain. Everything else that it ends has no effect.
+    // What the plan ends as uncertain is a call that it gives up, or the repetition of one that may have had its effect.
+    // Everything else that it ends has no effect.
     if *status == StepStatus::Uncertain {
         row.may_have_happened = true;
     } else {
