@@ -163,3 +163,54 @@ async fn a_retry_keeps_the_result_that_a_person_has_given() -> Result<()> {
     assert_eq!(flows.seen(), ["POST w"]);
     Ok(())
 }
+
+/// A repetition that is refused says nothing about the call before it.
+#[tokio::test]
+async fn a_refused_repetition_leaves_the_step_uncertain() -> Result<()> {
+    let flows = Flows::start().await?;
+    let id = asked(&flows).await?;
+    let questions = async |count: usize| {
+        eventually("the questions are events", async || {
+            Ok((flows.events("approval.requested").await?.len() == count).then_some(()))
+        })
+        .await
+    };
+    questions(1).await?;
+    flows.world.rebind(&flows.bound, &json!({ "enabled": false })).await?;
+    let (status, answer) = resolve(&flows, &id, &json!({ "as": "retry" })).await?;
+    assert!(matches!(status, 200 | 202), "{status} {answer}");
+    // A person is asked once more.
+    questions(2).await?;
+    assert_eq!(text(&flows.waits(&id, "resolve").await?["step"]), "w");
+    let steps = flows.api().run_steps(&id).await?;
+    assert_eq!(status_of(&steps), ["w uncertain", "w uncertain"]);
+    assert_eq!(steps[0]["request_id"], steps[1]["request_id"]);
+    assert_eq!(flows.seen(), ["POST w"]);
+    flows.world.rebind(&flows.bound, &json!({ "enabled": true })).await?;
+    let (status, answer) = resolve(&flows, &id, &json!({ "as": "retry" })).await?;
+    assert!(matches!(status, 200 | 202), "{status} {answer}");
+    assert_eq!(told(&flows.ended(&id).await?)[0], "completed");
+    let keys = flows.keys("w");
+    assert!(keys.len() == 2 && keys[0] == keys[1], "{keys:?}");
+    questions(2).await
+}
+
+/// The author says that two calls are harmless, but the bot loses the tool while the first one runs.
+#[tokio::test]
+async fn a_run_whose_repetition_was_refused_is_not_retried_before_somebody_has_said_what_became_of_it() -> Result<()> {
+    let flows = Flows::start().await?;
+    flows.world.github.hold();
+    let definition = json!({ "steps": [with(call("w", WRITE), &json!({ "on_uncertain": "retry" }))] });
+    let id = flows.begin(&definition, &json!({})).await?;
+    flows.reached(1).await?;
+    flows.world.rebind(&flows.bound, &json!({ "enabled": false })).await?;
+    let run = flows.ended(&id).await?;
+    assert_eq!((told(&run), &run["uncertain"]), (["failed", "uncertain", "w"], &json!([{ "step": "w" }])), "{run}");
+    assert_eq!(status_of(&flows.steps(&run).await?), ["w uncertain", "w uncertain"], "a refusal is not repeated");
+    flows.world.github.release();
+    flows.world.rebind(&flows.bound, &json!({ "enabled": true })).await?;
+    let (status, refused) = flows.api().post(&format!("/api/runs/{id}/retry"), &json!({})).await?;
+    assert_eq!(status, 409, "{refused}");
+    assert_eq!(flows.seen(), ["POST w"]);
+    Ok(())
+}

@@ -144,6 +144,25 @@ async fn a_retry_after_undoing_runs_the_undone_steps_again() -> Result<()> {
     Ok(())
 }
 
+/// The write that undoes a step reaches the upstream without an answer, and a retry of the run fails as well.
+#[tokio::test]
+async fn a_retry_does_not_repeat_an_undo_that_may_have_happened() -> Result<()> {
+    let flows = Flows::start().await?;
+    let undo = json!({ "undo": { "tool": WRITE, "params": { "marker": "undo-a" } } });
+    let steps = json!([with(call("a", WRITE), &undo), undone(call("b", WRITE)), call("c", FAIL)]);
+    flows.world.github.hang_up_next("/effects/undo-a");
+    flows.world.github.answer_next("/effects/undo-b", Canned::json(422, &json!({ "message": "no" })));
+    let run = flows.run(&json!({ "steps": steps })).await?;
+    assert_eq!(run["undo_failed"], json!([{ "step": "b" }, { "step": "a" }]), "{run}");
+    let id = text(&run["id"]);
+    flows.ask(id, "retry", &json!({})).await?;
+    let run = flows.ended(id).await?;
+    assert_eq!((told(&run), &run["attempt"]), (["failed", "plugin", "c"], &json!(2)), "{run}");
+    assert_eq!(run["undo_failed"], json!([{ "step": "a" }]), "{run}");
+    assert_eq!(flows.seen(), ["POST a", "POST b", "PUT undo-b", "POST undo-a", "PUT undo-b"]);
+    Ok(())
+}
+
 /// The server is killed while a step is undone.
 #[tokio::test]
 async fn undoing_goes_on_after_a_crash() -> Result<()> {

@@ -72,11 +72,13 @@ impl<'d> Planner<'d> {
         }
     }
 
-    /// Undoes the newest step that is not undone, and returns whether there is one.
+    /// Undoes the newest step that is not undone, and returns whether there is one. A step that an earlier attempt of the run
+    /// may have undone is left to people.
     fn undo_next(&mut self) -> bool {
         for (row, undo) in self.undoable() {
             let key = StepKey { undo: true, ..row.key.clone() };
             match self.journal.current(&key, self.run.attempt, false).map(|undo| undo.status) {
+                None if self.journal.may_be_undone(&row, self.run.attempt) => {}
                 None => {
                     let frame = Frame::of_item(&row.key.item).with_values(self.items_around(&row));
                     self.undo(undo, &key, &frame);

@@ -92,6 +92,17 @@ impl Journal {
         self.all(&undo).iter().any(undone)
     }
 
+    /// Returns whether an earlier attempt of the run has tried to undo a result, and may have done so: a second try could
+    /// change something again.
+    pub(super) fn may_be_undone(&self, row: &StepRow, run_attempt: u32) -> bool {
+        let undo = StepKey { undo: true, ..row.key.clone() };
+        let may_have = |undo: &StepRow| {
+            let is_earlier = (row.run_attempt..run_attempt).contains(&undo.run_attempt);
+            is_earlier && undo.may_have_happened && undo.effect == Effect::Write && undo.status != StepStatus::Succeeded
+        };
+        self.all(&undo).iter().any(may_have)
+    }
+
     pub(super) fn apply(&mut self, command: &Command, run_attempt: u32, now: i64) {
         match command {
             Command::Start { key, attempt, .. }
@@ -153,7 +164,8 @@ fn finish(row: &mut StepRow, command: &Command, now: i64) {
     row.data = data.clone();
     row.data_bytes = if data.is_null() { 0 } else { json_bytes(data) };
     row.error = error.clone();
-    // The plan gives up attempts of calls only as uncertain. Everything else that it ends has no effect.
+    // What the plan ends as uncertain is a call that it gives up, or the repetition of one that may have had its effect.
+    // Everything else that it ends has no effect.
     if *status == StepStatus::Uncertain {
         row.may_have_happened = true;
     } else {

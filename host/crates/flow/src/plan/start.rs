@@ -11,11 +11,15 @@ use crate::expr::{Piece, Template, time_ms};
 use crate::model::{AgentUse, Approve, Branch, EACH_ITEMS_MAX, Step, StepKind, ToolUse, Wait};
 
 impl<'d> Planner<'d> {
-    /// Begins an attempt. A step whose expressions fail, fails.
+    /// Begins an attempt. A step whose expressions fail, fails. If the attempt was to repeat an uncertain one, the step stays
+    /// uncertain.
     pub(super) fn attempt(&mut self, step: &'d Step, frame: &Frame, attempt: u32, same_request: bool) {
         let key = frame.key(&step.id);
+        let before = self.current(step, frame).map(|row| row.status);
+        let is_unknown = same_request && before == Some(StepStatus::Uncertain);
+        let not_begun = if is_unknown { StepStatus::Uncertain } else { StepStatus::Failed };
         if let Some(error) = self.excess(1) {
-            return self.fail(&key, attempt, error);
+            return self.finish(&key, attempt, not_begun, Value::Null, Some(error));
         }
         match self.command(step, frame, &key, attempt, same_request) {
             Ok(command) => {
@@ -23,7 +27,7 @@ impl<'d> Planner<'d> {
                 self.changed |= matches!(command, Command::Open { .. } | Command::Finish { .. });
                 self.push(command);
             }
-            Err(error) => self.fail(&key, attempt, error),
+            Err(error) => self.finish(&key, attempt, not_begun, Value::Null, Some(error)),
         }
     }
 

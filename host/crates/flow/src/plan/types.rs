@@ -153,7 +153,7 @@ pub struct StepRow {
     /// Whether the call may have had its effect. Such an attempt is repeated only if its effect allows that, and then with
     /// the request id of this attempt.
     pub may_have_happened: bool,
-    /// Whether a rule refused the call. Refusals are not repeated.
+    /// Whether a rule refused the call. Refusals are not repeated, unless a person says so of an uncertain attempt.
     pub refused: bool,
     /// Whether its cancellation was requested.
     pub cancelling: bool,
@@ -302,7 +302,8 @@ pub enum Command {
         until: Option<i64>,
     },
     /// End an attempt with this outcome. The row may be new. A question or an open wait of it is closed. An attempt that
-    /// did not stop in time is uncertain, and what becomes of its call then changes nothing.
+    /// did not stop in time is uncertain, and what becomes of its call then changes nothing. A new row is uncertain if it was
+    /// to repeat an uncertain attempt and could not begin.
     Finish {
         /// The step.
         key: StepKey,
@@ -325,7 +326,7 @@ pub enum Command {
         /// Whether its time is over; otherwise the run goes another way.
         timed_out: bool,
     },
-    /// Ask a person what became of an uncertain attempt.
+    /// Ask a person what became of an uncertain attempt. The row may be one that this plan has ended.
     Ask {
         /// The step.
         key: StepKey,

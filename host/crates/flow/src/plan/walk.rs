@@ -301,12 +301,14 @@ fn runs_anew(step: &Step) -> bool {
 fn next(step: &Step, row: &StepRow) -> Next {
     let error = row.error.clone().unwrap_or_else(|| StepError::new(row.status.as_str(), "the step has no result"));
     let ended = row.ended_at.unwrap_or(row.started_at);
+    // An expression or a limit gives the same error again.
+    let is_final = row.refused || matches!(error.code.as_str(), "expression" | "limit");
     match row.status {
         StepStatus::Uncertain => {
             let error = StepError { code: "uncertain".to_owned(), ..error };
             match step.on_uncertain {
                 _ if row.repeat => Next::Attempt { at: ended, same_request: true },
-                OnUncertain::Retry if row.attempt < RETRY_ATTEMPTS_MAX => {
+                OnUncertain::Retry if row.attempt < RETRY_ATTEMPTS_MAX && !is_final => {
                     Next::Attempt { at: ended.saturating_add(pause(step, row.attempt)), same_request: true }
                 }
                 OnUncertain::Ask => Next::Ask,
@@ -316,8 +318,7 @@ fn next(step: &Step, row: &StepRow) -> Next {
         StepStatus::Failed => {
             let is_listed = step.retry.on.is_empty() || step.retry.on.contains(&error.code);
             let is_harmless = !row.may_have_happened || row.effect != Effect::Write;
-            // An expression or a limit gives the same error again.
-            let is_final = row.refused || matches!(error.code.as_str(), "expression" | "limit") || row.block.is_some();
+            let is_final = is_final || row.block.is_some();
             if row.attempt < step.retry.attempts && is_listed && is_harmless && !is_final {
                 let at = ended.saturating_add(pause(step, row.attempt));
                 return Next::Attempt { at, same_request: row.may_have_happened };

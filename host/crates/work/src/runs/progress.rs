@@ -206,6 +206,12 @@ impl<'a> Writer<'a> {
                 self.progress.stopped.push((row.key(), stop));
             }
             Command::Ask { key, attempt } => {
+                let is_it = |row: &RunStepRow| is_of(row, &key) && row.attempt == i64::from(attempt);
+                if let Some((row, content)) = self.progress.steps.iter_mut().find(|(row, _)| is_it(row)) {
+                    content.asked = true;
+                    self.progress.asked.push(row.key());
+                    return Ok(());
+                }
                 let (row, content) = self.known(&key, attempt).ok_or(ProgressError::NoAttempt)?;
                 let asked = StepContent { asked: true, ..content.clone() };
                 let sealed = seal_step(self.vault, row, &asked)?;
@@ -233,7 +239,8 @@ impl<'a> Writer<'a> {
         (status, data, error): (StepStatus, Value, Option<StepError>),
     ) -> Result<(), ProgressError> {
         let (now, run_attempt) = (self.now, self.read.run.attempt);
-        // The plan gives up calls only as uncertain. Everything else that it ends has no effect.
+        // What the plan ends as uncertain is a call that it gives up, or the repetition of one that may have had its effect.
+        // Everything else that it ends has no effect.
         let is_uncertain = status == StepStatus::Uncertain;
         let of_step = |content: &StepContent| StepContent {
             status,
@@ -295,10 +302,11 @@ impl<'a> Writer<'a> {
         self.read.steps.iter().find(|(row, _)| is_it(row))
     }
 
-    /// Returns the request id of the last attempt of a step.
+    /// Returns the request id of the last attempt of a step that has one. A repetition that could not begin has none.
     fn request_before(&self, key: &StepKey) -> Option<RequestId> {
         let earlier = self.read.steps.iter().map(|(row, _)| row).filter(|row| is_of(row, key));
-        earlier.max_by_key(|row| (row.run_attempt, row.attempt))?.request_id
+        let calls = earlier.filter(|row| row.request_id.is_some() && row.run_attempt == self.read.run.attempt);
+        calls.max_by_key(|row| row.attempt)?.request_id
     }
 }
 

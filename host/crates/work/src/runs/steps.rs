@@ -150,17 +150,21 @@ impl StepTurn<'_> {
             return self.end(end).await;
         }
         match gate {
-            Gate::Expired => return self.end(StepEnd::not_approved(&known)).await,
-            Gate::Denied => return self.end(StepEnd::refused("denied", "a person has denied this call")).await,
+            Gate::Expired => return self.end_without_call(StepEnd::not_approved(&known), &known).await,
+            Gate::Denied => {
+                return self
+                    .end_without_call(StepEnd::refused("denied", "a person has denied this call"), &known)
+                    .await;
+            }
             Gate::Goes | Gate::Waits(_) => {}
         }
         if self.turn.claim().failures >= FAILED_TURNS_MAX {
-            return self.end(StepEnd::not_run(&known)).await;
+            return self.end_without_call(StepEnd::not_run(&known), &known).await;
         }
         match self.consent().await? {
             Consent::Given => {}
             Consent::Waits(approval) => return self.park(&approval, false).await,
-            Consent::Refused(end) => return self.end(end).await,
+            Consent::Refused(end) => return self.end_without_call(end, &known).await,
         }
         if !self.begin(now).await? {
             return Ok(TurnOutcome::Rest(now));
@@ -365,6 +369,11 @@ impl StepTurn<'_> {
             }
             None => Ok(TurnOutcome::Rest(now)),
         }
+    }
+
+    /// Ends the attempt, whose call does not run. The repetition of a write is then uncertain, however it would end.
+    async fn end_without_call(&self, end: StepEnd, known: &Known) -> Result<TurnOutcome, TurnError> {
+        self.end(end.without_call(known)).await
     }
 
     /// Ends the attempt without a call.

@@ -166,6 +166,36 @@ fn a_retry_keeps_what_succeeded_and_was_not_undone() {
     assert_eq!(run.ok("f", json!(1)), ["end completed"]);
 }
 
+/// Nobody knows whether a second call would undo something again.
+#[test]
+fn a_retry_does_not_repeat_an_undo_that_may_have_happened() {
+    for (status, effect, may_have_happened, is_repeated) in [
+        (StepStatus::Uncertain, Effect::Write, true, false),
+        (StepStatus::Failed, Effect::Write, true, false),
+        (StepStatus::Failed, Effect::Write, false, true),
+        (StepStatus::Failed, Effect::Idempotent, true, true),
+    ] {
+        let mut run = World::with(
+            "- { id: k, tool: t, undo: { tool: u } }\n- { id: a, tool: t, undo: { tool: u } }\n- { id: d, tool: t }",
+        );
+        run.plan();
+        run.ok("k", json!(1));
+        run.ok("a", json!(1));
+        assert_eq!(run.fail("d", "upstream"), ["ending failed", "start -a"]);
+        let row = run.row("-a");
+        (row.effect, row.may_have_happened) = (effect, may_have_happened);
+        assert_eq!(run.end("-a", status, Value::Null, None), ["start -k"]);
+        assert_eq!(run.fail("-k", "upstream"), ["end failed upstream undo_failed=a,k"]);
+        run.retry();
+        assert_eq!(run.plan(), ["start d"]);
+        let next = if is_repeated { "start -a" } else { "start -k" };
+        assert_eq!(run.fail("d", "upstream"), ["ending failed", next], "{status:?} {effect:?}");
+        if !is_repeated {
+            assert_eq!(run.ok("-k", json!(1)), ["end failed upstream undo_failed=a"]);
+        }
+    }
+}
+
 #[test]
 fn finally_of_a_retry_reads_what_was_kept() {
     let finally = "[{ id: c, choose: [{ when: steps.b.error.code == 'one', steps: [{ id: f, emit: x }] }] }, { id: g, emit: x, data: { a: '${{ steps.a.data }}', b: '${{ steps.b.status }}', f: '${{ steps.f.status }}' } }]";

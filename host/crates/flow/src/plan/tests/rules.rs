@@ -252,6 +252,73 @@ fn an_uncertain_step_fails_is_repeated_or_is_asked_about() {
     assert_eq!(run.fail("a", "resolved"), ["ending failed", "end failed resolved"]);
 }
 
+/// An uncertain step whose repetition has begun.
+fn repeated(on_uncertain: &str) -> World {
+    let mut run = World::with(&format!("- {{ id: a, tool: t, on_uncertain: {on_uncertain} }}"));
+    run.plan();
+    run.end("a", StepStatus::Uncertain, Value::Null, None);
+    run.row("a").repeat = on_uncertain == "ask";
+    run.now += 1_000;
+    assert_eq!(run.plan(), ["start a#2 same"]);
+    run
+}
+
+#[test]
+fn a_refused_repetition_is_repeated_only_by_a_person() {
+    let mut run = repeated("retry");
+    run.row("a").refused = true;
+    let ended = run.end("a", StepStatus::Uncertain, Value::Null, None);
+    assert_eq!(ended, ["ending failed", "end failed uncertain uncertain=a"]);
+    let mut run = repeated("ask");
+    run.row("a").refused = true;
+    assert_eq!(run.end("a", StepStatus::Uncertain, Value::Null, None), ["ask a"]);
+    run.now += 3_600_000;
+    assert_eq!(run.plan(), [""; 0], "a person is asked once");
+    run.row("a").repeat = true;
+    assert_eq!(run.plan(), ["start a#3 same"]);
+}
+
+#[test]
+fn the_repetitions_of_an_uncertain_step_have_an_end() {
+    let mut run = repeated("retry");
+    for attempt in 3..=crate::model::RETRY_ATTEMPTS_MAX {
+        assert_eq!(run.end("a", StepStatus::Uncertain, Value::Null, None), [""; 0]);
+        run.now += 3_600_000;
+        assert_eq!(run.plan(), [format!("start a#{attempt} same")]);
+    }
+    let ended = run.end("a", StepStatus::Uncertain, Value::Null, None);
+    assert_eq!(ended, ["ending failed", "end failed uncertain uncertain=a"]);
+}
+
+#[test]
+fn a_repetition_that_cannot_begin_leaves_the_step_uncertain() {
+    let uncertain = |on_uncertain: &str| {
+        let mut run = World::with(&format!(
+            "- {{ id: a, tool: t, params: {{ x: '${{{{ input.x }}}}' }}, on_uncertain: {on_uncertain} }}"
+        ));
+        run.history.run.input = json!({"x": 1}).into();
+        assert_eq!(run.plan(), ["start a"]);
+        run.end("a", StepStatus::Uncertain, Value::Null, None);
+        run.now += 1_000;
+        run
+    };
+    let mut run = uncertain("retry");
+    run.history.run.input = json!({}).into();
+    assert_eq!(run.plan(), ["uncertain a expression", "ending failed", "end failed uncertain uncertain=a"]);
+    assert!(run.row("a").may_have_happened && run.row("a").effect == Effect::Write);
+    let mut run = uncertain("ask");
+    run.history.run.input = json!({}).into();
+    run.row("a").repeat = true;
+    assert_eq!(run.plan(), ["uncertain a expression", "ask a"]);
+    run.history.run.input = json!({"x": 1}).into();
+    run.row("a").repeat = true;
+    assert_eq!(run.plan(), ["start a#3 same"]);
+    let mut run = uncertain("retry");
+    let row = StepRow { key: key("z"), attempt: 1, status: StepStatus::Succeeded, ..StepRow::default() };
+    run.history.rows.extend(vec![row; RUN_ATTEMPTS_MAX - 1]);
+    assert_eq!(run.plan(), ["uncertain a limit", "ending failed", "end failed limit uncertain=a"]);
+}
+
 #[test]
 fn waits_end_at_their_time_or_with_their_event() {
     let mut run = World::with(

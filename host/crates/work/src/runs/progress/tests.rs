@@ -224,3 +224,32 @@ fn an_attempt_that_cannot_begin_has_failed() {
     );
     assert!(!content.may_have_happened && content.effect.as_deref() == Some("read"));
 }
+
+const REPEATED: &str = "\
+workflow: release
+bot: tester
+steps:
+  - { id: send, tool: send, params: { to: \"${{ input.to }}\" }, on_uncertain: ask }
+";
+
+/// The expression of the step fails in the repetition, and no longer in the one after it.
+#[test]
+fn a_repetition_that_could_not_begin_is_asked_about_and_repeated_under_the_id_of_the_call() {
+    let mut rows = Rows::of(REPEATED, &json!({ "input": { "to": "acme" } }));
+    rows.turn();
+    rows.end_call(StepStatus::Uncertain, Value::Null);
+    assert_eq!(rows.turn().asked, [rows.steps[0].0.key()]);
+    rows.steps[0].1.repeat = true;
+    rows.content.input = json!({});
+    let done = rows.turn();
+    let (row, content) = &rows.steps[1];
+    assert_eq!((row.status, row.code.as_deref()), (RunStepStatus::Uncertain, Some("expression")));
+    assert!(content.asked && content.may_have_happened && content.effect.is_none(), "{content:?}");
+    assert_eq!(done.asked, [row.key()]);
+    assert!(rows.turn().asked.is_empty(), "a person is asked once");
+    rows.steps[1].1.repeat = true;
+    rows.content.input = json!({ "to": "acme" });
+    assert_eq!(rows.turn().started.len(), 1);
+    let ids: Vec<Option<RequestId>> = rows.steps.iter().map(|(row, _)| row.request_id).collect();
+    assert!(ids.len() == 3 && ids[0].is_some() && ids[1].is_none() && ids[2] == ids[0], "{ids:?}");
+}

@@ -61,6 +61,11 @@ impl StepEnd {
         StepEnd::new(StepStatus::Uncertain, ("uncertain", &message), Effect::Write, true)
     }
 
+    /// Returns the end of a repetition of a write that has not begun. What the attempt before has done is still unknown.
+    fn left_unknown(why: &str, refused: bool) -> StepEnd {
+        StepEnd { refused, ..StepEnd::uncertain(why) }
+    }
+
     fn stopped(stop: Stop, effect: Effect, may_have_happened: bool) -> StepEnd {
         let (status, code, message) = match stop {
             Stop::TimedOut => (StepStatus::Failed, "timeout", "the step did not end within its time"),
@@ -70,6 +75,15 @@ impl StepEnd {
             }
         };
         StepEnd::new(status, (code, message), effect, may_have_happened)
+    }
+
+    /// Returns how an attempt ends that would end like this, and whose call does not run.
+    pub(super) fn without_call(self, known: &Known) -> StepEnd {
+        if !known.repeats_write() {
+            return self;
+        }
+        let why = self.error.as_ref().map_or("it was not repeated", |error| error.message.as_str());
+        StepEnd::left_unknown(why, self.refused)
     }
 
     /// Returns the end of an attempt whose call people have not approved. Nothing of it has started.
@@ -106,6 +120,13 @@ pub(super) struct Known {
     pub(super) declared: Option<Effect>,
 }
 
+impl Known {
+    /// Returns whether the attempt repeats a write that may have had its effect.
+    fn repeats_write(&self) -> bool {
+        self.repeats && self.stored == Effect::Write
+    }
+}
+
 /// Decides whether the call of an open attempt runs. Returns how the attempt ends if the call does not run.
 pub(super) fn before(known: &Known) -> Option<StepEnd> {
     let Known { stop, recorded, repeats, stored, declared } = *known;
@@ -113,8 +134,8 @@ pub(super) fn before(known: &Known) -> Option<StepEnd> {
         return Some(StepEnd::uncertain("the server stopped while the call ran"));
     }
     let stop = stop?;
-    if repeats && stored == Effect::Write {
-        return Some(StepEnd::uncertain("its repetition was stopped before it began"));
+    if known.repeats_write() {
+        return Some(StepEnd::left_unknown("its repetition was stopped before it began", false));
     }
     Some(StepEnd::stopped(stop, stored, repeats || recorded == Recorded::Started))
 }
@@ -153,10 +174,13 @@ pub(super) fn after(outcome: &CallOutcome, facts: &Facts) -> Option<StepEnd> {
     let message = outcome.message.as_deref().unwrap_or(outcome.status.as_str());
     let stop = stop.filter(|_| code == Code::Cancelled);
     let is_lost = has_started && is_uncertain(effect, Some(code), is_unanswered);
-    // What the attempt before has done is still unknown.
-    let is_left_unknown = stop.is_some() && repeats && stored == Effect::Write;
-    if is_lost || is_left_unknown {
+    if is_lost {
         return Some(StepEnd::uncertain(message));
+    }
+    // What the attempt before has done is still unknown: the write of this one has not begun, or was stopped.
+    let is_left_unknown = stop.is_some() || started != Some(Effect::Write);
+    if repeats && stored == Effect::Write && is_left_unknown {
+        return Some(StepEnd::left_unknown(message, is_refusal(outcome.status)));
     }
     let may_have_happened = match effect {
         // A write that has started is not repeated, even if the upstream has answered with an error.

@@ -186,6 +186,41 @@ fn a_refusal_is_marked() {
 }
 
 #[test]
+fn a_repetition_that_has_not_written_leaves_unknown_what_was_before() {
+    let repeats = Facts { repeats: true, ..FACTS };
+    let uncertain = |refused: bool| (StepStatus::Uncertain, "uncertain".to_owned(), true, refused);
+    let denied = CallOutcome::failure(Status::PermissionDenied, Code::Denied, "no");
+    assert_eq!(after_call(&denied, repeats), uncertain(true));
+    assert_eq!(after_call(&failed(Code::Busy), repeats), uncertain(false));
+    // Only something that changes nothing was sent.
+    let read = Facts { started: Some(Read), ..repeats };
+    assert_eq!(after_call(&failed(Code::Plugin), read), uncertain(false));
+    let wrote = Facts { started: Some(Write), ..repeats };
+    assert_eq!(after_call(&failed(Code::Plugin), wrote), ends(StepStatus::Failed, "plugin", true));
+    let harmless = Facts { stored: Idempotent, ..repeats };
+    assert_eq!(after_call(&denied, harmless), (StepStatus::Failed, "denied".to_owned(), false, true));
+}
+
+#[test]
+fn a_repetition_whose_call_does_not_run_leaves_unknown_what_was_before() {
+    let repeats = Known { repeats: true, ..KNOWN };
+    for (end, refused) in [
+        (StepEnd::refused("denied", "not today"), true),
+        (StepEnd::not_approved(&repeats), true),
+        (StepEnd::not_run(&repeats), false),
+    ] {
+        let unknown = end.clone().without_call(&repeats);
+        assert_eq!(shown(&unknown), (StepStatus::Uncertain, "uncertain", true, refused));
+        assert_eq!(unknown.effect, Write);
+        let (message, why) = (unknown.error.unwrap().message, end.error.clone().unwrap().message);
+        assert!(message.contains(&why), "{message}");
+        for known in [KNOWN, Known { stored: Idempotent, ..repeats }, Known { stored: Read, ..repeats }] {
+            assert_eq!(end.clone().without_call(&known), end);
+        }
+    }
+}
+
+#[test]
 fn a_gate_is_open_after_the_decision() {
     use ApprovalStatus::{Approved, Denied, Expired, Pending, Used, Void};
     let now = UtcMillis(1_000_000);
