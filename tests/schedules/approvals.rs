@@ -40,7 +40,7 @@ async fn the_keys_behind_a_schedule_do_not_approve_its_calls() -> Result<()> {
     for api in [&maker, &changer, &firer] {
         let (status, refused) = api.post(&path, &approve).await?;
         assert_eq!(status, 403, "{refused}");
-        assert!(text(&refused["detail"]).contains("made or changed the schedule"), "{refused}");
+        assert!(text(&refused["detail"]).contains("made or changed what starts the task"), "{refused}");
     }
     let (status, approved) = other.post(&path, &approve).await?;
     ensure!(status == 200, "{status} {approved}");

@@ -88,7 +88,7 @@ async fn invalid_schedules_are_refused() -> Result<()> {
     overlap: 422 "/overlap"
     jitter: 422 "/jitter_s"
     narrow: 422 "/narrow/allowed_tools/0"
-    workflow: 422 "/workflow_id"
+    workflow: 422 "/bot_id"
     no bot: 422 "/bot_id"
     "#);
     schedule(api, &world.bot, "n", &json!({ "every_s": 60, "enabled": false })).await?;

@@ -85,7 +85,8 @@ pub(in crate::cli) enum Runs {
     Run(Run),
     /// List runs, or show one with its steps
     #[command(after_help = RUNS_EXAMPLES)]
-    Runs(List),
+    #[command(name = "runs")]
+    List(List),
     /// Follow a run until it ends
     #[command(after_help = WATCH_EXAMPLES)]
     Watch {
@@ -185,8 +186,8 @@ impl Runs {
         let (client, is_json) = (Client::new(options)?, options.json);
         match self {
             Runs::Run(run) => return run.start(&client, is_json).await,
-            Runs::Runs(List { run: Some(run), .. }) => shown::one(&client, run, is_json).await?,
-            Runs::Runs(list) => list.print(&client, is_json).await?,
+            Runs::List(List { run: Some(run), .. }) => shown::one(&client, run, is_json).await?,
+            Runs::List(list) => list.print(&client, is_json).await?,
             Runs::Watch { run } => return watch::follow(&client, &run.to_string(), is_json).await,
             Runs::Cancel { run, undo } => {
                 let answer = ask(&client, run, "cancel", Some(&json!({ "undo": undo }))).await?;

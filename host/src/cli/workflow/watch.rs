@@ -63,13 +63,12 @@ impl Watched {
     fn print(&mut self, event: &str, data: &Value) -> Result<(), Failure> {
         match event {
             "run" => self.run(data),
-            "step" if data["ended_at"].is_null() => {
-                // The step is printed again when it ends. On a terminal, this line shows what goes on.
-                if std::io::stderr().is_terminal() {
-                    let waits = if data["status"] == "waiting" { " waits" } else { "" };
-                    output::note(&output::plain(&format!("… {}{waits}", shown::name(data))));
-                }
+            // The step is printed again when it ends. On a terminal, this line shows what goes on.
+            "step" if data["ended_at"].is_null() && std::io::stderr().is_terminal() => {
+                let waits = if data["status"] == "waiting" { " waits" } else { "" };
+                output::note(&output::plain(&format!("… {}{waits}", shown::name(data))));
             }
+            "step" if data["ended_at"].is_null() => {}
             "step" => {
                 let attempt = format!("{} {} {}", shown::name(data), data["run_attempt"], data["attempt"]);
                 let status = output::cell(&data["status"]);

@@ -10,7 +10,8 @@ use crate::fault::{Spot, nearest};
 use crate::model::{Definition, StepKind, ToolUse};
 use crate::parse::schema::{self, Schema};
 
-/// The parameter that names the resource of a tool that the bot has for several.
+/// The parameter that names the resource of a tool that the bot has for several. Which ones it has can change until a run
+/// starts, so the call decides about them.
 const RESOURCE: &str = "_resource";
 
 pub(super) fn check(definition: &Definition, tools: Option<&[KnownTool]>, found: &mut Found) {
@@ -37,12 +38,25 @@ struct Schemas<'t> {
 impl<'t> Schemas<'t> {
     fn of(&mut self, tool: &'t KnownTool) -> Option<&Schema> {
         if self.left > 0 && !self.compiled.contains_key(tool.name.as_str()) {
-            let compiled = tool.input_schema.as_ref().and_then(|schema| schema::compile(schema).ok());
+            let schema = tool.input_schema.as_ref().map(without_resource);
+            let compiled = schema.and_then(|schema| schema::compile(&schema).ok());
             self.left = self.left.saturating_sub(compiled.as_ref().map_or(0, Schema::compile_work));
             self.compiled.insert(&tool.name, compiled);
         }
         self.compiled.get(tool.name.as_str())?.as_ref()
     }
+}
+
+/// Returns the schema of a tool without the name of the resource.
+fn without_resource(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.remove(RESOURCE);
+    }
+    if let Some(required) = schema.get_mut("required").and_then(Value::as_array_mut) {
+        required.retain(|name| name != RESOURCE);
+    }
+    schema
 }
 
 fn check_use<'t>(tool: &ToolUse, tools: &'t [KnownTool], schemas: &mut Schemas<'t>, found: &mut Found) {
@@ -58,9 +72,8 @@ fn check_use<'t>(tool: &ToolUse, tools: &'t [KnownTool], schemas: &mut Schemas<'
         return;
     }
     let mut params = tool.params.skeleton();
-    // The call has the resource among its parameters.
-    if let (Value::Object(params), Some(resource)) = (&mut params, &tool.resource) {
-        params.insert(RESOURCE.to_owned(), resource.skeleton());
+    if let Value::Object(params) = &mut params {
+        params.remove(RESOURCE);
     }
     let left = schemas.left;
     let Some(schema) = schemas.of(known) else { return };
@@ -72,11 +85,7 @@ fn check_use<'t>(tool: &ToolUse, tools: &'t [KnownTool], schemas: &mut Schemas<'
     schemas.left = schemas.left.saturating_sub(work);
     for error in errors {
         // The value of an expression is not known, and so are the values around it; their keys and types are.
-        let known = match (&tool.resource, error.pointer.strip_prefix('/') == Some(RESOURCE)) {
-            (Some(resource), true) => resource.known_at(""),
-            _ => tool.params.known_at(&error.pointer),
-        };
-        match known {
+        match tool.params.known_at(&error.pointer) {
             Known::Nothing => continue,
             Known::Around if !error.is_about_keys => continue,
             Known::Around | Known::All => {}

@@ -11,7 +11,7 @@ use monstrum_core::policy::{Snapshot, Trigger};
 use monstrum_engine::TurnError;
 use monstrum_flow::Definition;
 use monstrum_store::{DeliveryEnd, DeliveryReason, DeliveryRow, RunStarter, WorkflowRow};
-use monstrum_types::{InputError, UtcMillis, WorkflowTriggerId, with_causes};
+use monstrum_types::{InputError, KeyId, UtcMillis, WorkflowTriggerId, with_causes};
 use serde_json::json;
 
 use super::{DeliveryTurns, Opened, Plan, dead, failed, rendered};
@@ -69,8 +69,12 @@ impl DeliveryTurns {
         let instruction = rendered(&trigger.template, &opened, &Nonce::random())?;
         let Opened { event, data } = opened;
         let shown = of_data(&event, data.clone()).map_err(|error| failed(&error))?;
+        // A person who emits an event starts what it starts.
+        let emitter = event.row.source_id.parse().ok().filter(|_| event.row.source_type == "platform");
+        let mut starters = trigger.starters.clone();
+        starters.extend(emitter.filter(|key: &KeyId| !trigger.starters.contains(key)));
         let start = StartOf {
-            starters: trigger.starters.clone(),
+            starters,
             trigger: Some(json!({ "event": shown, "instruction": instruction })),
             narrow: trigger.narrow.clone(),
             labels: [UNTRUSTED.to_owned()].into_iter().collect(),

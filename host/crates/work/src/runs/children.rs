@@ -140,6 +140,7 @@ impl Children {
         };
         let start = StartOf {
             starters: content.starters.clone(),
+            bot_key_hash: content.bot_key_hash.clone(),
             narrow: content.narrow.clone(),
             labels: content.labels.clone(),
             cause: content.cause,

@@ -84,13 +84,17 @@ impl Runs {
         if !workflow.enabled {
             return Err(OperationError::conflict("the workflow is disabled; enable it first"));
         }
+        let is_bot = caller.kind == KeyKind::Bot;
         let version = new.version.unwrap_or(workflow.version);
+        // A later version can ask a person where an earlier one does not.
+        if is_bot && version != workflow.version {
+            return Err(OperationError::forbidden("a bot key starts the newest version of a workflow"));
+        }
         if !(1..=workflow.version).contains(&version) {
             let message = format!("the workflow has the versions 1 to {}", workflow.version);
             return Err(OperationError::invalid_at("/version", message));
         }
         let definition = self.definitions.of(caller.workspace, id, version).await.map_err(no_definition)?;
-        let is_bot = caller.kind == KeyKind::Bot;
         let labels = [UNTRUSTED.to_owned()].into_iter().filter(|_| is_bot).collect::<Labels>();
         let starter = (RunStarter::Key, caller.key.to_string());
         let start = StartOf {

@@ -72,7 +72,11 @@ impl Runs {
             for _ in 0..ATTEMPTS_MAX {
                 let (row, content) = self.opened(caller, id).await?;
                 // Another request may have asked the same meanwhile.
-                let Some(content) = asked.changes(&content)? else { return Ok(None) };
+                let Some(mut content) = asked.changes(&content)? else { return Ok(None) };
+                // Who begins the run again is a starter of its calls.
+                if asked == Asked::Retry && !content.starters.contains(&caller.key) {
+                    content.starters.push(caller.key);
+                }
                 let wake = keys::wake(keys::run_key(id), row.workspace_id, app.clock.now());
                 if self.write(&row, &content, asked, &wake).await? {
                     return Ok(Some(wake));

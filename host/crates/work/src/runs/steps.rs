@@ -35,6 +35,7 @@ use tracing::Instrument as _;
 use super::keys::{parse_step_key, run_key, wake};
 use super::record::{RecordError, RunContent, StepContent, WorkContent, open_run, open_step, seal_step};
 use super::revocation::{has_its_key, is_revoked};
+use crate::current::verified;
 use call::{LeaseOfStep, StepOfCall, ended};
 use consent::Consent;
 use decisions::{Awaited, Gate, Known, StepEnd, Stop, before, gate, look_at};
@@ -120,6 +121,8 @@ impl Handler for StepTurns {
 
     async fn turn(&self, turn: &Turn) -> Result<TurnOutcome, TurnError> {
         let Some((run, phase, step, item)) = parse_step_key(turn.key()) else { return Ok(TurnOutcome::Done) };
+        // A run goes on by its sealed records, but nothing starts while the rows of its workspace may be forged.
+        verified(&self.app, turn.workspace())?;
         let open = self.app.store.open_step(turn.workspace(), run, (phase, &step, &item)).await?;
         let Some((run, row)) = open else { return Ok(TurnOutcome::Done) };
         let Some(attempt) = self.opened(run, row) else { return Ok(TurnOutcome::Done) };
@@ -392,7 +395,7 @@ impl StepTurn<'_> {
 impl Attempt {
     /// Returns whether the key was deleted or rotated that started the run, if the run ends with it.
     async fn is_revoked(&self, app: &App) -> Result<bool, StoreError> {
-        let has_key = has_its_key(&self.run, &self.run_content, &app.policy.load());
+        let has_key = has_its_key(&self.run_content, &app.policy.load());
         Ok(!has_key && is_revoked(app, &self.run, &self.run_content).await?)
     }
 

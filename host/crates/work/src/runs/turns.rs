@@ -20,7 +20,7 @@ use monstrum_core::app::App;
 use monstrum_core::approvals::ApprovalError;
 use monstrum_core::{beside, meters};
 use monstrum_engine::{Engine, Handler, Turn, TurnError, TurnOutcome};
-use monstrum_flow::{Command, Definition, RunEnd, StepError, plan};
+use monstrum_flow::{Command, Definition, RunEnd, StepError, Work, plan};
 use monstrum_store::{
     AdvancedRun, ApprovalRow, ChildRefusal, NewWake, RunProgress, RunRequest, RunRoom, RunStatus, RunStepKey,
     RunStepRow, StoreError, wake_of,
@@ -100,6 +100,9 @@ impl RunTurns {
             for step in progress.steps.iter_mut().filter(|(row, _)| row.key() == *key) {
                 fail(step, error.clone(), now);
             }
+        }
+        if is_revoked {
+            stop_new(&mut progress, now);
         }
         let begun = self.begin(&run, &mut progress, asking, now).await?;
         self.write(turn, &run, (&definition, start), (progress, begun), (now, refused)).await
@@ -332,6 +335,19 @@ fn refusal(why: ChildRefusal) -> StepError {
 
 fn failed(error: &dyn std::error::Error) -> TurnError {
     TurnError::Failed(with_causes(error))
+}
+
+/// Ends the new attempts of a run whose key was deleted or rotated: also `finally` acts with the rights of the bot. A call
+/// stops in its own turn.
+fn stop_new(progress: &mut Progress, now: UtcMillis) {
+    let works = |key: &RunStepKey, progress: &Progress| {
+        progress.started.iter().any(|step| step.key == *key && !matches!(step.work, Work::Tool { .. }))
+    };
+    let revoked: Vec<RunStepKey> =
+        progress.steps.iter().map(|(row, _)| row.key()).filter(|key| works(key, progress)).collect();
+    for attempt in progress.steps.iter_mut().filter(|(row, _)| revoked.contains(&row.key())) {
+        fail(attempt, StepError::new("revoked", "the key that started the run was deleted or rotated"), now);
+    }
 }
 
 #[async_trait]

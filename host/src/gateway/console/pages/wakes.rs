@@ -108,12 +108,12 @@ pub(in crate::gateway::console) async fn list(visit: Visit, Query(filter): Query
 #[cfg(test)]
 mod tests {
     use monstrum_core::language::UiLanguage;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::gateway::console::words::Words;
 
-    fn wake(claimed_by: Value, failures: i64) -> Wake {
+    fn wake(claimed_by: Option<&str>, failures: i64) -> Wake {
         serde_json::from_value(json!({
             "key": "task/a", "due_at": "2026-01-02T03:04:05.000Z", "claimed_by": claimed_by, "claimed_until": null,
             "failures": failures, "last_error": null,
@@ -123,9 +123,7 @@ mod tests {
 
     #[test]
     fn the_state_of_a_turn_has_a_word() {
-        for (wake, state) in
-            [(wake(json!("h"), 3), "running"), (wake(Value::Null, 0), "due"), (wake(Value::Null, 1), "failing")]
-        {
+        for (wake, state) in [(wake(Some("h"), 3), "running"), (wake(None, 0), "due"), (wake(None, 1), "failing")] {
             assert_eq!(wake.state(), state);
             for language in [UiLanguage::English, UiLanguage::Chinese] {
                 assert!(Words::of(language).known(&format!("wake_state.{state}")).is_some(), "{state}");
