@@ -105,7 +105,6 @@ pub(crate) async fn hold(moments: usize, database: Database) -> Result<()> {
     let (_, failing) = api.get("/api/wakes?failing=true").await?;
     ensure!(failing["items"] == json!([]), "a turn fails: {failing}");
     ensure!(met.repeated > 0, "no kill has met a call: {met:?}");
-    println!("{moments} moments in {round} rounds: {met:?}");
     Ok(())
 }
 
