@@ -161,7 +161,7 @@ bot: b
 steps:
   - { id: issues, tool: list_issues, when: 'input.all', undo: { tool: close_issues } }
   - { id: ask, approve: { text: 'Release?', for: [announce] }, needs: [] }
-  - { id: all, each: '${{ steps.issues.data }}', steps: [{ id: triage, agent: { instruction: Triage it. } }] }
+  - { id: all, needs: [issues, ask], each: '${{ steps.issues.data }}', steps: [{ id: triage, agent: { instruction: Triage it. } }] }
   - id: way
     choose:
       - { when: 'true', steps: [{ id: pause, wait: { for: 5m } }] }

@@ -125,7 +125,7 @@ fn the_record_of_a_run_says_how_it_ended() {
     };
     let ending = |status: &str| {
         let error = (status == "failed").then(|| json!({ "code": "denied", "message": "no", "at": null }));
-        let ending = json!({ "status": status, "output": { "n": 1 }, "error": error, "undo": false, "since": 5 });
+        let ending = json!({ "status": status, "output": { "n": 1 }, "error": error, "undo": false, "since": "1970-01-01T00:00:00.005Z" });
         json!({ "input": {}, "has_ended": true, "labels": ["untrusted"], "ending": ending })
     };
     let completed = of(ending("completed")).unwrap();
