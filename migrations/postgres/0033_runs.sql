@@ -82,7 +82,7 @@ create table run_steps (
     -- The time until which the attempt waits.
     wait_until bigint,
     -- The type of the event for which the attempt waits.
-    wait_event text,
+    wait_event text collate "C",
     started_at bigint not null,
     ended_at bigint,
     -- The parameters and the result, encrypted with the master key.
@@ -95,6 +95,6 @@ create index run_steps_approval on run_steps (approval_id) where approval_id is 
 create index run_steps_event on run_steps (workspace_id, wait_event) where wait_event is not null and ended_at is null;
 
 -- The runs that schedules have started.
-alter table schedules add column last_run_id text;
-alter table schedule_runs add column run_id text;
+alter table schedules add column last_run_id text collate "C";
+alter table schedule_runs add column run_id text collate "C";
 create index schedule_runs_run on schedule_runs (run_id) where run_id is not null;

@@ -172,9 +172,12 @@ impl Store {
                 next_runs.extend([Awaits::Workspace, Awaits::Key]);
             }
             let mut woken = room::wake_next(session, read, &next_runs, progress.now).await?;
-            if progress.ended_at.is_some() {
+            let leaves_queue = read.status == RunStatus::Queued && progress.status != RunStatus::Queued;
+            if leaves_queue || progress.ended_at.is_some() {
                 // A delivery to a trigger may find room now; if it does not, it rests again.
                 woken.extend(deliveries::wake_trigger(session, read.workspace_id, progress.now).await?);
+            }
+            if progress.ended_at.is_some() {
                 woken.extend(end_of_schedule(session, progress).await?);
             }
             let after = end_turn(session, claim, progress.next).await?;
@@ -226,7 +229,9 @@ fn passes_room_on(progress: &RunProgress<'_>) -> bool {
     let before = progress.read.status;
     let leaves_room = before.holds_room() && !progress.status.holds_room();
     let leaves_queue = before == RunStatus::Queued && progress.start.is_none() && progress.status != RunStatus::Queued;
-    leaves_room || leaves_queue || progress.ended_at.is_some()
+    // The first steps of a run may wait at once.
+    let starts_without_room = progress.start.is_some() && !progress.status.holds_room();
+    leaves_room || leaves_queue || starts_without_room || progress.ended_at.is_some()
 }
 
 /// Takes the locks of a turn, in the order in which every transaction takes them: events, workspace, wakes.

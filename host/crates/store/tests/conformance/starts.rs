@@ -203,7 +203,8 @@ pub(crate) async fn an_event_wakes_the_runs_that_wait_for_it(store: &Store) {
     waiting(store, &other_type, "custom.sent").await;
     waiting(store, &other_bot, "custom.paid").await;
     assert_eq!(store.count_event_waits(workspace, "custom.paid").await.unwrap(), 2);
-    assert_eq!(store.count_event_waits(other_workspace(store).await, "custom.paid").await.unwrap(), 0);
+    let elsewhere = other_workspace(store).await;
+    assert_eq!(store.count_event_waits(elsewhere, "custom.paid").await.unwrap(), 0);
     let emitted = async |bot: Option<BotId>| {
         let event = event(workspace, bot);
         dispatched(store, &event, &[]).await;
@@ -219,7 +220,7 @@ pub(crate) async fn an_event_wakes_the_runs_that_wait_for_it(store: &Store) {
     let mut both = [wake(&first).key, wake(&other_bot).key];
     both.sort();
     assert_eq!(emitted(None).await, both, "an event of the platform");
-    let foreign = event(other_workspace(store).await, None);
+    let foreign = event(elsewhere, None);
     dispatched(store, &foreign, &[]).await;
     assert_eq!(due(store, WakeKind::Run).await, []);
 }

@@ -243,7 +243,15 @@ impl Children {
             if row.parent_run_id != Some(step.run_id) || row.ended_at.is_some() {
                 return Ok(());
             }
-            let content = open_run(&app.vault, &row).map_err(|error| failed(&error))?;
+            let content = match open_run(&app.vault, &row) {
+                Ok(content) => content,
+                // Such a run does not go on by itself, and must not keep its parent from its end.
+                Err(error) => {
+                    let error = with_causes(&error);
+                    tracing::error!(%error, run.id = %row.id, "the run of a step cannot be opened, so it cannot be cancelled");
+                    return Ok(());
+                }
+            };
             let asked = RunRequest::Cancel.as_str();
             if content.has_ended || content.asked.as_deref().is_some_and(|before| before.starts_with(asked)) {
                 return Ok(());

@@ -45,6 +45,8 @@ use decisions::{Awaited, Gate, Known, StepEnd, Stop, before, gate, look_at};
 const FAILED_TURNS_MAX: i64 = 8;
 /// The time in which a running call can end when the host stops. It is shorter than the time for which the engine waits.
 const CALL_ENDS_MAX: Duration = Duration::from_secs(4);
+/// The interval at which a call looks whether it is to stop.
+const STOP_POLL: Duration = Duration::from_secs(2);
 /// The time until a turn reads again whether its attempt is to stop, after a failure of the database.
 const READ_RETRY: Duration = Duration::from_secs(1);
 
@@ -128,6 +130,14 @@ impl Handler for StepTurns {
         let Some(attempt) = self.opened(run, row) else { return Ok(TurnOutcome::Done) };
         let span = span(&attempt);
         StepTurn { turns: self, turn, attempt }.take().instrument(span).await
+    }
+}
+
+/// Waits for the first of two events.
+async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    tokio::select! {
+        () = one => {}
+        () = other => {}
     }
 }
 
@@ -299,7 +309,8 @@ impl StepTurn<'_> {
                     cancel.cancel();
                     std::future::pending::<()>().await;
                 }
-                () = self.turn.signalled(), if stop.get().is_none() => {
+                // Another host may drive the turns of the run by now, and its signals do not come here.
+                () = either(self.turn.signalled(), tokio::time::sleep(STOP_POLL)), if stop.get().is_none() => {
                     if let Some(asked) = self.asked_to_stop().await {
                         stop.get_or_init(|| asked);
                         cancel.cancel();

@@ -22,7 +22,7 @@ use monstrum_core::{beside, meters};
 use monstrum_engine::{Engine, Handler, Turn, TurnError, TurnOutcome};
 use monstrum_flow::{Command, Definition, RunEnd, StepError, Work, plan};
 use monstrum_store::{
-    AdvancedRun, ApprovalRow, ChildRefusal, NewWake, RunProgress, RunRequest, RunRoom, RunStatus, RunStepKey,
+    AdvancedRun, ApprovalRow, ChildRefusal, NewChild, NewWake, RunProgress, RunRequest, RunRoom, RunStatus, RunStepKey,
     RunStepRow, StoreError, wake_of,
 };
 use monstrum_types::{RunId, UtcMillis, WakeKind, with_causes};
@@ -288,6 +288,10 @@ impl RunTurns {
         let mut wakes: Vec<NewWake> = written.wakes.iter().chain(woken).cloned().collect();
         wakes.extend(written.events.iter().map(wake_of));
         wakes.extend(written.children.iter().map(|child| child.child.wake().clone()));
+        wakes.extend(written.children.iter().filter_map(|child| match &child.child {
+            NewChild::Task(task, _) => Some(wake_of(&task.session.created)),
+            NewChild::Run(..) => None,
+        }));
         self.engine.signal(&wakes);
     }
 }
