@@ -61,7 +61,7 @@ async fn branches_of_parallel_run_at_once() -> Result<()> {
     Ok(())
 }
 
-/// The branch that waits for the upstream is stopped: a read is cancelled, and of a write nobody knows.
+/// The branch that waits for the upstream is stopped: a read is cancelled, and a write is uncertain.
 #[tokio::test]
 async fn a_branch_that_fails_stops_the_others() -> Result<()> {
     let flows = Flows::start().await?;

@@ -29,7 +29,7 @@ async fn a_revoked_binding_ends_the_call_under_way() -> Result<()> {
     Ok(())
 }
 
-/// Of a write that was under way, nobody knows whether it has happened.
+/// A write that was under way is uncertain.
 #[tokio::test]
 async fn a_write_that_a_revocation_ends_is_uncertain() -> Result<()> {
     let flows = Flows::start().await?;

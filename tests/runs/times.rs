@@ -110,7 +110,7 @@ async fn a_run_has_a_day_if_it_does_not_say_more() -> Result<()> {
     Ok(())
 }
 
-/// Nobody approves the call of a step for which a gate asks.
+/// The call of a step for which a gate asks is not approved.
 #[tokio::test]
 async fn a_gate_that_nobody_opens_fails_its_step() -> Result<()> {
     let timed = Timed::start().await?;

@@ -1,4 +1,4 @@
-//! Writes of which nobody knows whether they happened: what the definition says about them, and what people say.
+//! Writes whose effect is unknown: what the definition says about them, and what people say.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ async fn a_person_says_that_it_happened() -> Result<()> {
     assert_eq!((text(&run["status"]), &run["output"]), ("completed", &json!({ "number": 7 })), "{run}");
     assert_eq!(run["uncertain"], Value::Null, "{run}");
     assert_eq!(flows.seen(), ["POST w", "GET after"]);
-    // Nobody can say it again.
+    // A step is resolved once.
     assert_eq!(resolve(&flows, &id, &json!({ "as": "failed" })).await?.0, 409);
     let (_, changes) = flows.api().get("/api/audit/changes?limit=1000").await?;
     let resolved = changes["items"].as_array().into_iter().flatten().filter(|change| change["change"] == "run.resolve");

@@ -1,9 +1,10 @@
 //! Streams of server-sent events, which commands follow over lost connections.
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use reqwest::Response;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::client::{Client, NOT_MONSTRUM, NotFollowed};
 use super::failure::Failure;
@@ -30,6 +31,32 @@ impl Event {
     pub(super) fn json(&self) -> Result<Value, Failure> {
         serde_json::from_str(&self.data)
             .map_err(|error| Failure::of("the server's event is not JSON", &error, NOT_MONSTRUM))
+    }
+}
+
+/// Follows the events of a task or a run until its end, and prints each as a line of JSON or by `print`. The exit code says
+/// whether it is completed.
+pub(super) async fn until_its_end(
+    client: &Client,
+    path: &[&str],
+    is_json: bool,
+    mut print: impl FnMut(&str, &Value) -> Result<(), Failure>,
+) -> Result<ExitCode, Failure> {
+    let mut events = Events::open(client, path, &[]).await?;
+    loop {
+        let event = events.next().await?;
+        let data = event.json()?;
+        if is_json {
+            output::json_line(&json!({ "event": event.name, "data": data }))?;
+        } else {
+            print(&event.name, &data)?;
+        }
+        match event.name.as_str() {
+            "end" if data["status"] == "completed" => return Ok(ExitCode::SUCCESS),
+            "end" => return Ok(ExitCode::FAILURE),
+            "error" => return Err(Failure::new(output::cell(&data["title"]), "check the server's log")),
+            _ => {}
+        }
     }
 }
 

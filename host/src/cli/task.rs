@@ -12,8 +12,7 @@ use super::client::Client;
 use super::failure::Failure;
 use super::fields::Text;
 use super::names::{self, Noun};
-use super::stream::Events;
-use super::{Options, output};
+use super::{Options, output, stream};
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -180,23 +179,8 @@ fn parsed_schema(text: &str) -> Result<Value, Failure> {
 /// Prints what happens in a task until it ends. After a lost connection, continues after the last step.
 async fn follow(client: &Client, id: &str, is_json: bool) -> Result<ExitCode, Failure> {
     let path = ["api", "tasks", id, "events"];
-    let mut events = Events::open(client, &path, &[]).await?;
     let mut watched = Watched::default();
-    loop {
-        let event = events.next().await?;
-        let data = event.json()?;
-        if is_json {
-            output::json_line(&json!({ "event": event.name, "data": data }))?;
-        } else {
-            watched.print(&event.name, &data)?;
-        }
-        match event.name.as_str() {
-            "end" if data["status"] == "completed" => return Ok(ExitCode::SUCCESS),
-            "end" => return Ok(ExitCode::FAILURE),
-            "error" => return Err(Failure::new(output::cell(&data["title"]), "check the server's log")),
-            _ => {}
-        }
-    }
+    stream::until_its_end(client, &path, is_json, |event, data| watched.print(event, data)).await
 }
 
 /// What a person sees of a task.

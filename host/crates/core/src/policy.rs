@@ -14,6 +14,7 @@ mod bound;
 mod budgets;
 mod grants;
 pub mod key_uses;
+mod of_workspaces;
 pub mod pattern_limits;
 mod presence;
 mod remote_tools;

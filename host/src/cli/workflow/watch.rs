@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::shown;
 use crate::cli::client::Client;
 use crate::cli::failure::Failure;
-use crate::cli::output;
-use crate::cli::stream::Events;
+use crate::cli::{output, stream};
 
 /// The exit code of a program that Ctrl-C has ended.
 const INTERRUPTED: u8 = 130;
@@ -30,23 +29,8 @@ pub(super) async fn follow(client: &Client, run: &str, is_json: bool) -> Result<
 
 async fn until_its_end(client: &Client, run: &str, is_json: bool) -> Result<ExitCode, Failure> {
     let path = ["api", "runs", run, "events"];
-    let mut events = Events::open(client, &path, &[]).await?;
     let mut watched = Watched::default();
-    loop {
-        let event = events.next().await?;
-        let data = event.json()?;
-        if is_json {
-            output::json_line(&json!({ "event": event.name, "data": data }))?;
-        } else {
-            watched.print(&event.name, &data)?;
-        }
-        match event.name.as_str() {
-            "end" if data["status"] == "completed" => return Ok(ExitCode::SUCCESS),
-            "end" => return Ok(ExitCode::FAILURE),
-            "error" => return Err(Failure::new(output::cell(&data["title"]), "check the server's log")),
-            _ => {}
-        }
-    }
+    stream::until_its_end(client, &path, is_json, |event, data| watched.print(event, data)).await
 }
 
 /// What a person has seen of a run.
@@ -158,6 +142,8 @@ fn awaited(wait: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -140,7 +140,7 @@ pub fn step_decision(row: &ApprovalRow, now: UtcMillis) -> StepDecision {
         (ApprovalStatus::Denied, ..) => StepDecision::Denied { note: row.note.clone() },
         (ApprovalStatus::Pending, ..) if row.expires_at > now => StepDecision::Pending,
         (ApprovalStatus::Pending | ApprovalStatus::Expired, ..) => StepDecision::Expired,
-        // A step uses its approval in no other way, and a decision without its key is none.
+        // A step uses its approval only here, and a decision without a key does not count.
         (ApprovalStatus::Approved | ApprovalStatus::Used | ApprovalStatus::Void, ..) => StepDecision::Void,
     }
 }

@@ -9,6 +9,7 @@ use monstrum_types::{KeyId, SubscriptionId, UtcMillis, WorkspaceId};
 use serde::Deserialize as _;
 
 use super::Snapshot;
+use super::of_workspaces::OfWorkspaces;
 use crate::events::{EventSource, Template};
 
 /// A subscription, whose row was verified and read.
@@ -46,41 +47,30 @@ impl Subscription {
 
 /// The subscriptions of a snapshot.
 #[derive(Clone, Default)]
-pub struct Subscriptions {
-    workspaces: imbl::HashMap<SubscriptionId, WorkspaceId>,
-    of_workspaces: imbl::HashMap<WorkspaceId, imbl::OrdMap<SubscriptionId, Arc<Subscription>>>,
-}
+pub struct Subscriptions(OfWorkspaces<SubscriptionId, Subscription>);
 
 impl Subscriptions {
     /// Returns the subscriptions of a workspace, in the order of their creation.
     pub fn of_workspace(&self, workspace: WorkspaceId) -> impl Iterator<Item = &Arc<Subscription>> {
-        self.of_workspaces.get(&workspace).into_iter().flat_map(imbl::OrdMap::values)
+        self.0.of_workspace(workspace)
     }
 
     /// Returns the subscription with this id in the workspace.
     pub fn get(&self, workspace: WorkspaceId, id: SubscriptionId) -> Option<&Arc<Subscription>> {
-        self.of_workspaces.get(&workspace)?.get(&id)
+        self.0.get(workspace, id)
     }
 
     /// Applies changes of subscriptions.
     pub(super) fn change(&mut self, rows: Changed<SubscriptionId, SubscriptionRow>) {
         for (id, row) in rows {
-            if let Some(workspace) = self.workspaces.remove(&id)
-                && let Some(known) = self.of_workspaces.get_mut(&workspace)
-            {
-                known.remove(&id);
-                if known.is_empty() {
-                    self.of_workspaces.remove(&workspace);
+            let subscription = row.and_then(|row| {
+                let subscription = Subscription::of_row(row);
+                if subscription.is_none() {
+                    tracing::error!(subscription.id = %id, "a subscription matches nothing, because its row is unreadable");
                 }
-            }
-            let Some(row) = row else { continue };
-            let workspace = row.workspace_id;
-            let Some(subscription) = Subscription::of_row(row) else {
-                tracing::error!(subscription.id = %id, "a subscription matches nothing, because its row is unreadable");
-                continue;
-            };
-            self.workspaces.insert(id, workspace);
-            self.of_workspaces.entry(workspace).or_default().insert(id, Arc::new(subscription));
+                subscription
+            });
+            self.0.set(id, subscription.map(|subscription| (subscription.row.workspace_id, subscription)));
         }
     }
 }

@@ -9,6 +9,7 @@ use monstrum_types::{KeyId, WorkflowId, WorkflowTriggerId, WorkspaceId};
 use serde::Deserialize as _;
 
 use super::Snapshot;
+use super::of_workspaces::OfWorkspaces;
 use crate::events::{EventSource, Template};
 
 /// A trigger, whose row was verified and read.
@@ -52,20 +53,19 @@ impl Trigger {
 pub struct Triggers {
     workflows: imbl::HashMap<WorkflowId, Arc<WorkflowRow>>,
     names: imbl::HashMap<(WorkspaceId, String), WorkflowId>,
-    workspaces: imbl::HashMap<WorkflowTriggerId, WorkspaceId>,
-    of_workspaces: imbl::HashMap<WorkspaceId, imbl::OrdMap<WorkflowTriggerId, Arc<Trigger>>>,
+    triggers: OfWorkspaces<WorkflowTriggerId, Trigger>,
 }
 
 impl Triggers {
     /// Returns the triggers of a workspace with their workflows, in the order of their creation.
     pub fn of_workspace(&self, workspace: WorkspaceId) -> impl Iterator<Item = (&Arc<Trigger>, &Arc<WorkflowRow>)> {
-        let triggers = self.of_workspaces.get(&workspace).into_iter().flat_map(imbl::OrdMap::values);
+        let triggers = self.triggers.of_workspace(workspace);
         triggers.filter_map(move |trigger| Some((trigger, self.workflow(workspace, trigger.row.workflow_id)?)))
     }
 
     /// Returns the trigger with this id in the workspace, and its workflow.
     pub fn get(&self, workspace: WorkspaceId, id: WorkflowTriggerId) -> Option<(&Arc<Trigger>, &Arc<WorkflowRow>)> {
-        let trigger = self.of_workspaces.get(&workspace)?.get(&id)?;
+        let trigger = self.triggers.get(workspace, id)?;
         Some((trigger, self.workflow(workspace, trigger.row.workflow_id)?))
     }
 
@@ -89,22 +89,14 @@ impl Triggers {
             }
         }
         for (id, row) in triggers {
-            if let Some(workspace) = self.workspaces.remove(&id)
-                && let Some(known) = self.of_workspaces.get_mut(&workspace)
-            {
-                known.remove(&id);
-                if known.is_empty() {
-                    self.of_workspaces.remove(&workspace);
+            let trigger = row.and_then(|row| {
+                let trigger = Trigger::of_row(row);
+                if trigger.is_none() {
+                    tracing::error!(trigger.id = %id, "a trigger matches nothing, because its row is unreadable");
                 }
-            }
-            let Some(row) = row else { continue };
-            let workspace = row.workspace_id;
-            let Some(trigger) = Trigger::of_row(row) else {
-                tracing::error!(trigger.id = %id, "a trigger matches nothing, because its row is unreadable");
-                continue;
-            };
-            self.workspaces.insert(id, workspace);
-            self.of_workspaces.entry(workspace).or_default().insert(id, Arc::new(trigger));
+                trigger
+            });
+            self.triggers.set(id, trigger.map(|trigger| (trigger.row.workspace_id, trigger)));
         }
     }
 }

@@ -96,7 +96,7 @@ pub(crate) async fn a_step_asks_in_the_turn_of_its_run_and_the_decision_wakes_th
     assert_eq!(keys(&wakes), [key.as_str()]);
     assert!(is_due(store, &key).await);
     assert_eq!(decided(store, &pending, ApprovalDecision::Deny).await, None, "the approval is decided");
-    // The approval of a step is no permission, and does not expire any more.
+    // The approval of a step grants nothing by itself, and does not expire after the decision.
     assert!(store.snapshot().await.unwrap().grants.is_empty());
     assert_eq!(store.generation().await.unwrap(), before);
     assert_eq!(store.due_approvals(EXPIRED, 10).await.unwrap(), []);

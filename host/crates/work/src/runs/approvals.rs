@@ -19,7 +19,7 @@ const EXPIRES_MS: i64 = 24 * 3_600_000;
 
 /// What becomes of an attempt that asks.
 pub enum Decided {
-    /// The attempt ends: a person has decided, or nobody has in time.
+    /// The attempt ends: a person has decided, or the time is over.
     Ended(Result<Value, StepError>),
     /// A call has changed while a person was to decide, so the attempt asks again.
     AsksAgain,
@@ -76,7 +76,7 @@ fn call_of(target: &TargetContent) -> StepCall<'_> {
     StepCall { step, tool, resource: resource.as_deref(), params }
 }
 
-/// Returns what becomes of an attempt that asks; `None` while nobody has decided.
+/// Returns what becomes of an attempt that asks; `None` until a person has decided.
 ///
 /// # Errors
 ///

@@ -46,7 +46,7 @@ pub struct RunContent {
     pub ending: Option<EndingContent>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_ended: bool,
-    /// The steps of which nobody knows whether they had their effect, and those that could not be undone.
+    /// The steps whose effect is unknown, and those that could not be undone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uncertain: Vec<StepKey>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -61,6 +61,15 @@ pub struct RunContent {
     /// When this attempt of the run started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<UtcMillis>,
+}
+
+impl RunContent {
+    /// Records that a key has let calls of the run begin again. It is then one of those that `allow_starter` excludes.
+    pub(super) fn started_also_by(&mut self, key: KeyId) {
+        if !self.starters.contains(&key) {
+            self.starters.push(key);
+        }
+    }
 }
 
 fn first_attempt() -> i64 {

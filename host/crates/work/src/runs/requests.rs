@@ -74,8 +74,8 @@ impl Runs {
                 // Another request may have asked the same meanwhile.
                 let Some(mut content) = asked.changes(&content)? else { return Ok(None) };
                 // Who begins the run again is a starter of its calls.
-                if asked == Asked::Retry && !content.starters.contains(&caller.key) {
-                    content.starters.push(caller.key);
+                if asked == Asked::Retry {
+                    content.started_also_by(caller.key);
                 }
                 let wake = keys::wake(keys::run_key(id), row.workspace_id, app.clock.now());
                 if self.write(&row, &content, asked, &wake).await? {
@@ -148,6 +148,11 @@ impl Asked {
         let conflict = |message: &str| Err(OperationError::conflict(message));
         match self {
             Asked::Pause | Asked::Resume | Asked::Cancel { .. } if content.has_ended => conflict("the run has ended"),
+            // How a run ends is decided once.
+            Asked::Cancel { undo } if content.ending.as_ref().is_some_and(|ending| undo && !ending.undo) => {
+                conflict("the run is ending, and undoes nothing")
+            }
+            Asked::Cancel { .. } if content.ending.is_some() => Ok(None),
             Asked::Cancel { undo: false } if is_cancelled => Ok(None),
             Asked::Cancel { undo: true } if asked == Some(RunRequest::CancelAndUndo.as_str()) => Ok(None),
             Asked::Cancel { undo: false } => with(Some(RunRequest::Cancel)),
@@ -219,12 +224,14 @@ mod tests {
         let all =
             [Asked::Pause, Asked::Resume, Asked::Cancel { undo: false }, Asked::Cancel { undo: true }, Asked::Retry];
         let ending = json!({ "status": "failed", "undo": true, "since": UtcMillis(5) });
+        let bare = json!({ "status": "cancelled", "undo": false, "since": UtcMillis(5) });
         for (content, expected) in [
             (content(json!({})), ["pause", "refused", "cancel", "cancel_and_undo", "refused"]),
             (content(json!({ "asked": "pause" })), ["same", "nothing", "cancel", "cancel_and_undo", "refused"]),
             (content(json!({ "asked": "cancel" })), ["refused", "refused", "same", "cancel_and_undo", "refused"]),
             (content(json!({ "asked": "cancel_and_undo" })), ["refused", "refused", "same", "same", "refused"]),
-            (content(json!({ "ending": ending })), ["refused", "refused", "cancel", "cancel_and_undo", "refused"]),
+            (content(json!({ "ending": ending })), ["refused", "refused", "same", "same", "refused"]),
+            (content(json!({ "ending": bare })), ["refused", "refused", "same", "refused", "refused"]),
             (ended("completed"), ["refused", "refused", "refused", "refused", "refused"]),
             (ended("failed"), ["refused", "refused", "refused", "refused", "nothing"]),
             (ended("cancelled"), ["refused", "refused", "refused", "refused", "nothing"]),

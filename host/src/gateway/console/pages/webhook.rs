@@ -16,7 +16,7 @@ use crate::gateway::console::visit::Visit;
 
 const HMAC: &str = "hmac_sha256";
 const TOKEN: &str = "token";
-/// The header and the prefix of a form that nobody has changed, which are those of GitHub.
+/// The header and the prefix in a new form, which are those of GitHub.
 const HEADER: &str = "X-Hub-Signature-256";
 const PREFIX: &str = "sha256=";
 

@@ -177,7 +177,7 @@ pub(in crate::gateway::console) async fn create(visit: Visit) -> Page {
 pub(in crate::gateway::console) async fn save(visit: Visit, Path((_, id)): Path<(String, String)>) -> Page {
     let (_, mut page) = existing(&visit, &id).await?;
     let definition = sent(&visit);
-    // An object that nobody has changed stays one, and makes no version.
+    // An unchanged object stays an object, and makes no version.
     let is_changed = definition.raw().trim_end() != page.definition.raw().trim_end();
     // A form that is shown again still changes only the version that its person saw.
     let current = std::mem::replace(&mut page.version, visit.shown_version());

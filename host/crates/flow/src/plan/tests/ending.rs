@@ -166,7 +166,7 @@ fn a_retry_keeps_what_succeeded_and_was_not_undone() {
     assert_eq!(run.ok("f", json!(1)), ["end completed"]);
 }
 
-/// Nobody knows whether a second call would undo something again.
+/// A second call could undo something again.
 #[test]
 fn a_retry_does_not_repeat_an_undo_that_may_have_happened() {
     for (status, effect, may_have_happened, is_repeated) in [

@@ -192,7 +192,7 @@ fn a_run_waits_while_no_call_of_its_own_runs() {
     assert_eq!(second.status, RunStatus::Waiting, "a task runs by itself");
 }
 
-/// A call that does not stop in time is given up. Nobody knows whether it has its effect.
+/// A call that does not stop in time is given up. It may have its effect.
 #[test]
 fn a_call_that_does_not_stop_is_uncertain() {
     let mut rows = Rows::of(TWO_STEPS, &json!({ "input": { "repo": "acme/web" } }));

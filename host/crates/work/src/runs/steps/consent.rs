@@ -20,7 +20,7 @@ pub(super) enum Consent {
 /// What a question in the journal says about the call of a later step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Question {
-    /// The question was skipped, so nobody was asked.
+    /// The question was skipped, so no person was asked.
     LeftOut,
     Approved(ApprovalId),
     /// The question has no answer that permits the call.

@@ -218,7 +218,7 @@ pub(super) enum Gate {
     Waits(UtcMillis),
     /// Its call is judged again, which finds out what was decided.
     Goes,
-    /// Nobody has decided in time.
+    /// The time of the approval is over.
     Expired,
     /// A person has denied the call. The denial is no longer in force, so the call would ask anew if it was judged again.
     Denied,
