@@ -206,14 +206,12 @@ const INSERT: &str = concat!(
      cast($10 as text), cast($11 as text), cast($12 as text), null, null, $13, cast($14 as bigint), null, null, null, $15 \
      from workflows where workspace_id = $2 and id = $3 and enabled"
 );
-// A cancellation cannot be taken back, and undoing can only be added to it.
+// What a person may ask depends on what the sealed record says, which the caller has read. The column decides nothing:
+// whoever can write to it must not block a cancellation.
 const ASK: &str = "\
-    update runs set asked = $3, sealed = $4 where workspace_id = $1 and id = $2 and ended_at is null and sealed = $5 \
-    and (asked is null or asked = 'pause' or (asked = 'cancel' and $3 = 'cancel_and_undo')) \
-    and (asked is null or asked <> $3)";
+    update runs set asked = $3, sealed = $4 where workspace_id = $1 and id = $2 and ended_at is null and sealed = $5";
 const RESUME: &str = "\
-    update runs set asked = null, sealed = $3 where workspace_id = $1 and id = $2 and ended_at is null \
-    and sealed = $4 and asked = 'pause'";
+    update runs set asked = null, sealed = $3 where workspace_id = $1 and id = $2 and ended_at is null and sealed = $4";
 const RETRY: &str = "\
     update runs set status = 'queued', attempt = attempt + 1, asked = null, code = null, started_at = null, \
     deadline_at = null, ended_at = null, awaits = null, sealed = $3 where workspace_id = $1 and id = $2 and sealed = $4 \
@@ -340,8 +338,8 @@ impl Store {
         Ok(page.of(self.db.all(PAGE, values).await?, |row: &RunRow| row.id))
     }
 
-    /// Records what a person asks of a run, and requests its turn. `sealed` is the new record. Returns `false` if the run has
-    /// ended, was deleted or has changed since it was read, or if the same or more has been asked.
+    /// Records what a person asks of a run, and requests its turn. `sealed` is the new record; the caller has read in the one
+    /// before that this may be asked. Returns `false` if the run has ended, was deleted or has changed since it was read.
     pub async fn ask_run(
         &self,
         before: &RunRow,
@@ -353,7 +351,8 @@ impl Store {
         self.change_run(wake, ASK, values).await
     }
 
-    /// Lets a paused run go on. Returns `false` if the run is not paused or has changed since it was read.
+    /// Lets a run go on that the caller has read to be paused. Returns `false` if the run has ended, was deleted or has changed
+    /// since it was read.
     pub async fn resume_run(&self, before: &RunRow, sealed: &str, wake: &NewWake) -> Result<bool, StoreError> {
         self.change_run(wake, RESUME, args![before.workspace_id, before.id, sealed, &before.sealed]).await
     }

@@ -356,13 +356,18 @@ pub(crate) async fn people_pause_cancel_resolve_and_retry_runs(store: &Store) {
         store.ask_run(&before, asked, asked.as_str(), &wake(&row)).await.unwrap()
     };
     let resume = async || store.resume_run(&read(store, &row).await, "resumed", &wake(&row)).await.unwrap();
-    assert!(ask(RunRequest::Pause).await && !ask(RunRequest::Pause).await);
+    assert!(ask(RunRequest::Pause).await);
+    let paused = read(store, &row).await;
+    assert_eq!((paused.asked, paused.sealed.as_str()), (Some(RunRequest::Pause), "pause"));
     assert!(!store.ask_run(&row, RunRequest::Cancel, "stale", &wake(&row)).await.unwrap(), "the record has changed");
-    assert!(resume().await && !resume().await);
-    assert!(ask(RunRequest::Pause).await && ask(RunRequest::Cancel).await);
-    assert!(!ask(RunRequest::Pause).await, "a cancellation cannot be taken back");
-    assert!(!resume().await);
-    assert!(ask(RunRequest::CancelAndUndo).await && !ask(RunRequest::Cancel).await);
+    assert!(!store.resume_run(&row, "stale", &wake(&row)).await.unwrap(), "the record has changed");
+    assert!(resume().await);
+    let resumed = read(store, &row).await;
+    assert_eq!((resumed.asked, resumed.sealed.as_str()), (None, "resumed"));
+    // The caller reads in the record what may be asked, so whatever the column says, a person can cancel the run.
+    assert!(ask(RunRequest::CancelAndUndo).await && ask(RunRequest::Cancel).await);
+    assert_eq!(read(store, &row).await.asked, Some(RunRequest::Cancel));
+    assert!(ask(RunRequest::CancelAndUndo).await);
     let foreign = other_workspace(store).await;
     let current = read(store, &row).await;
     let stolen = RunRow { workspace_id: foreign, ..current.clone() };
@@ -377,7 +382,7 @@ pub(crate) async fn people_pause_cancel_resolve_and_retry_runs(store: &Store) {
     store.advance_run(&turn, &failed).await.unwrap();
     let ended = read(store, &row).await;
     assert_eq!((ended.code.as_deref(), ended.asked), (Some("uncertain"), Some(RunRequest::CancelAndUndo)));
-    assert!(!ask(RunRequest::Pause).await, "the run has ended");
+    assert!(!ask(RunRequest::Pause).await && !resume().await, "the run has ended");
     let uncertain = steps(store, &row).await.remove(0);
     let resolve = async |run: &RunRow, step: &RunStepRow| {
         let (status, ended_at) = (RunStepStatus::Failed, NOW.plus_ms(9));
