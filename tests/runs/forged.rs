@@ -151,6 +151,57 @@ async fn a_request_that_was_made_with_sql_undoes_nothing() -> Result<()> {
     Ok(())
 }
 
+/// A column says that more was asked for than people have asked.
+#[tokio::test]
+async fn a_request_that_was_made_with_sql_blocks_no_request() -> Result<()> {
+    let mut flows = Flows::start().await?;
+    let steps = json!([{ "id": "go", "wait": { "event": "custom.go" } }, call("w", WRITE)]);
+    let id = flows.begin(&json!({ "steps": steps }), &json!({})).await?;
+    flows.waits(&id, "event").await?;
+    let folder = flows.world.server.data_dir();
+    for (asked, request, status) in [
+        ("'cancel_and_undo'", "pause", "paused"),
+        ("null", "resume", "waiting"),
+        ("'cancel_and_undo'", "cancel", "cancelled"),
+    ] {
+        flows.world.server.kill().await?;
+        sqlite(&folder, &[&format!("update runs set asked = {asked} where id = '{id}'")]).await?;
+        flows.launched().await?;
+        flows.ask(&id, request, &json!({})).await?;
+        flows.is(&id, status).await?;
+    }
+    assert!(flows.seen().is_empty());
+    Ok(())
+}
+
+/// While a row of the workspace does not match its seal, a call is neither made nor given up.
+#[tokio::test]
+async fn a_step_rests_while_rows_of_its_workspace_may_be_forged() -> Result<()> {
+    let mut flows = Flows::start().await?;
+    flows.world.github.hold();
+    let id = flows.begin(&json!({ "steps": [call("r", READ)] }), &json!({})).await?;
+    flows.reached(1).await?;
+    flows.world.server.kill().await?;
+    let (folder, key) = (flows.world.server.data_dir(), format!("step/{id}/r"));
+    sqlite(&folder, &["update bots set name = name || '-edited'", &wake(&key)]).await?;
+    flows.launched().await?;
+    let last_error = format!("select last_error from wakes where key = '{key}'");
+    let error = eventually("the turn of the step has failed", async || {
+        let rows = sqlite(&folder, &[&last_error]).await?;
+        Ok(rows[0][0].as_str().map(str::to_owned))
+    })
+    .await?;
+    assert_eq!(error, "the rows of the workspace do not match their seals");
+    assert_eq!((status_of(&flows.api().run_steps(&id).await?), flows.seen().len()), (vec!["r running".to_owned()], 1));
+    flows.world.server.kill().await?;
+    sqlite(&folder, &["update bots set name = replace(name, '-edited', '')", &wake(&key)]).await?;
+    flows.world.github.release();
+    flows.launched().await?;
+    assert_eq!(told(&flows.ended(&id).await?)[0], "completed");
+    assert_eq!(flows.seen(), ["GET r", "GET r"]);
+    Ok(())
+}
+
 /// The document of a version is replaced by one with another call.
 #[tokio::test]
 async fn an_edited_version_runs_nothing() -> Result<()> {

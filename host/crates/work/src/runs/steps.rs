@@ -40,8 +40,8 @@ use call::{LeaseOfStep, StepOfCall, ended};
 use consent::Consent;
 use decisions::{Awaited, Gate, Known, StepEnd, Stop, before, gate, look_at};
 
-/// The number of failed turns in a row after which an attempt ends. Turns fail if the database or the audit fails, so the
-/// attempt has then waited for about half an hour.
+/// The number of failed turns in a row after which an attempt ends. Turns fail if the database or the audit fails, or rows of
+/// the workspace may be forged, so the attempt has then waited for about half an hour.
 const FAILED_TURNS_MAX: i64 = 8;
 /// The time in which a running call can end when the host stops. It is shorter than the time for which the engine waits.
 const CALL_ENDS_MAX: Duration = Duration::from_secs(4);
