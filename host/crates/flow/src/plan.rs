@@ -177,7 +177,7 @@ impl<'d> Planner<'d> {
             Some(_) => (&self.journal.ending, "`finally`", ENDING_ATTEMPTS_MAX, ENDING_RESULT_BYTES_MAX),
         };
         if usage.bytes > bytes_max {
-            let message = format!("the results of {what} have more than {} MiB", bytes_max >> 20);
+            let message = format!("the records of {what} have more than {} MiB", bytes_max >> 20);
             return Some(StepError::new("limit", message));
         }
         (usage.count.saturating_add(further) > count_max)

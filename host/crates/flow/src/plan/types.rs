@@ -10,12 +10,12 @@ use serde_json::Value;
 pub const RUN_ATTEMPTS_MAX: usize = 10_000;
 /// Maximum size of the result of a step in bytes of JSON.
 pub const STEP_RESULT_BYTES_MAX: u64 = 1024 * 1024;
-/// Maximum size of all results of a run in bytes of JSON.
+/// Maximum size of the records of all steps of a run in bytes: what the runner counts for them.
 pub const RUN_RESULT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Maximum number of attempts of the steps of `finally`, in each attempt of the run: a list of a thousand items with a block
 /// and a step. What a run has used up must not prevent its end.
 pub const ENDING_ATTEMPTS_MAX: usize = 2_000;
-/// Maximum size of the results of `finally` in bytes of JSON: a quarter of what the steps may have.
+/// Maximum size of the records of `finally` in bytes: a quarter of what the steps may have.
 pub const ENDING_RESULT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// How long stopping, undoing and `finally` may take together.
 pub const ENDING_MS_MAX: i64 = 3_600_000;
@@ -142,7 +142,7 @@ pub struct StepRow {
     pub status: StepStatus,
     /// The result of a step that succeeded.
     pub data: Arc<Value>,
-    /// The size of `data` as JSON, so that a plan does not measure it again.
+    /// What the attempt counts against the size of its run, in bytes: at least the size of `data` as JSON.
     pub data_bytes: u64,
     /// What runs inside a block.
     pub block: Option<Block>,

@@ -70,11 +70,7 @@ fn step(row: &RunStepRow, content: &StepContent) -> Result<StepRow, HistoryError
         run_attempt: number(row.run_attempt)?,
         attempt: number(row.attempt)?,
         status: content.status,
-        data_bytes: if content.data.is_null() {
-            0
-        } else {
-            content.data.to_string().len().try_into().unwrap_or(u64::MAX)
-        },
+        data_bytes: bytes(row, content),
         data: Arc::new(content.data.clone()),
         block: content.block.clone().map(block),
         error: content.error.clone(),
@@ -88,6 +84,13 @@ fn step(row: &RunStepRow, content: &StepContent) -> Result<StepRow, HistoryError
         ended_at: content.ended_at.map(|at| at.0),
         until: content.wait_until.map(|at| at.0),
     })
+}
+
+/// Returns what an attempt counts against the size of its run. Each turn reads the whole record, so what the attempt was given
+/// and the items of a list count as well as its result.
+fn bytes(row: &RunStepRow, content: &StepContent) -> u64 {
+    let data = if content.data.is_null() { 0 } else { content.data.to_string().len() };
+    data.max(row.sealed.len()).try_into().unwrap_or(u64::MAX)
 }
 
 fn block(content: BlockContent) -> Block {
@@ -177,6 +180,30 @@ steps:
             planned.iter().any(|command| matches!(command, Command::EndRun { status: RunEnd::Completed, .. })),
             "{planned:?}"
         );
+    }
+
+    /// A call that has no result, but large parameters.
+    #[test]
+    fn records_count_with_all_that_they_contain() {
+        let counted = |sealed: &str, data: Value| {
+            let row = RunStepRow { sealed: sealed.to_owned(), ..row(&run()) };
+            step(&row, &StepContent { data, ..StepContent::default() }).unwrap().data_bytes
+        };
+        assert_eq!(counted(&"x".repeat(300_000), Value::Null), 300_000);
+        assert_eq!(counted("xx", json!("large")), 7);
+        assert_eq!(counted("", Value::Null), 0);
+        let given = StepContent { status: StepStatus::Running, ..StepContent::default() };
+        let mut steps = first(given);
+        steps[0].0.sealed = "x".repeat(16 << 20);
+        let ends = |planned: &[Command]| {
+            planned.iter().any(|command| {
+                let Command::BeginEnding(ending) = command else { return false };
+                ending.error.as_ref().is_some_and(|error| error.code == "limit")
+            })
+        };
+        assert!(!ends(&commands(&steps, &content(None))));
+        steps[0].0.sealed.push('x');
+        assert!(ends(&commands(&steps, &content(None))));
     }
 
     #[test]
