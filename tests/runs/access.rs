@@ -80,6 +80,29 @@ async fn a_bot_key_starts_reads_and_cancels_the_runs_of_its_bot() -> Result<()> 
     Ok(())
 }
 
+/// An old version may lack a question that the newest one asks.
+#[tokio::test]
+async fn a_bot_key_starts_only_the_newest_version() -> Result<()> {
+    let flows = Flows::start().await?;
+    let workflow = flows.save("flow", &json!({ "steps": [call("r", READ)] })).await?;
+    assert_eq!(flows.save("flow", &waiting()).await?, workflow);
+    let (_, own) = flows.key("bot", Some(&flows.world.bot)).await?;
+    let (_, operator) = flows.key("operator", None).await?;
+    let path = format!("/api/workflows/{workflow}/runs");
+    let (status, refused) = own.post(&path, &json!({ "version": 1 })).await?;
+    assert_eq!(status, 403, "{refused}");
+    assert!(refused.to_string().contains("a bot key starts the newest version of a workflow"), "{refused}");
+    assert!(flows.runs().await?.is_empty() && flows.seen().is_empty());
+    for body in [json!({ "version": 2 }), json!({})] {
+        let (status, run) = own.post(&path, &body).await?;
+        assert_eq!((status, &run["version"]), (202, &json!(2)), "{run}");
+    }
+    let (status, run) = operator.post(&path, &json!({ "version": 1 })).await?;
+    assert_eq!((status, &run["version"]), (202, &json!(1)), "{run}");
+    assert_eq!(told(&flows.ended(text(&run["id"])).await?)[0], "completed");
+    Ok(())
+}
+
 #[tokio::test]
 async fn runs_are_listed_by_their_filters() -> Result<()> {
     let flows = Flows::start().await?;

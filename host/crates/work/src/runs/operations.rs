@@ -76,7 +76,8 @@ impl Runs {
     ///
     /// # Errors
     ///
-    /// The workflow does not exist or is disabled, the input does not fit it, or there are too many runs.
+    /// The workflow does not exist or is disabled, a bot key asks for an old version, the input does not fit the workflow, or
+    /// there are too many runs.
     pub async fn start(&self, caller: &Caller, id: WorkflowId, new: NewRun) -> Result<Run, OperationError> {
         let workflow = self.may_start(caller, id).await?;
         let (app, now) = (&self.app, self.app.clock.now());
