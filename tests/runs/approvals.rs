@@ -165,6 +165,72 @@ async fn the_key_that_made_the_trigger_counts_as_the_starter() -> Result<()> {
     Ok(())
 }
 
+/// The key that emitted the event counts as the starter.
+#[tokio::test]
+async fn the_key_that_emitted_the_event_counts_as_the_starter() -> Result<()> {
+    let flows = Flows::start().await?;
+    let workflow = flows.save("flow", &asking(&json!({ "allow_starter": false }))).await?;
+    let path = format!("/api/workflows/{workflow}/triggers");
+    let (status, trigger) = flows.api().post(&path, &json!({ "event_pattern": "custom.go" })).await?;
+    ensure!(status == 201, "{status} {trigger}");
+    let (_, emitter) = flows.key("operator", None).await?;
+    let (status, emitted) = emitter.post("/api/events", &json!({ "name": "go", "data": { "what": "it" } })).await?;
+    ensure!(status == 201, "{status} {emitted}");
+    let event = flows.delivered(text(&emitted["event_id"])).await?;
+    let id = text(&event["deliveries"][0]["run_id"]).to_owned();
+    let wait = flows.waits(&id, "approval").await?;
+    let (status, refused) = decide(&emitter, text(&wait["id"]), "approve", "").await?;
+    assert_eq!(status, 403, "{refused}");
+    let (_, other) = flows.key("operator", None).await?;
+    assert_eq!(decide(&other, text(&wait["id"]), "approve", "").await?.0, 200);
+    assert_eq!(told(&flows.ended(&id).await?)[0], "completed");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_key_that_retries_a_run_counts_as_its_starter() -> Result<()> {
+    let flows = Flows::start().await?;
+    let (id, approval) = asked(&flows, flows.api(), &json!({ "allow_starter": false })).await?;
+    let (_, retrier) = flows.key("operator", None).await?;
+    let (_, other) = flows.key("operator", None).await?;
+    assert_eq!(decide(&retrier, &approval, "deny", "").await?.0, 200, "it has not retried the run yet");
+    assert_eq!(told(&flows.ended(&id).await?), ["failed", "denied", "ok"]);
+    let (status, again) = retrier.post(&format!("/api/runs/{id}/retry"), &json!({})).await?;
+    ensure!(matches!(status, 200 | 202), "{status} {again}");
+    let second = text(&flows.waits(&id, "approval").await?["id"]).to_owned();
+    for key in [&retrier, flows.api()] {
+        let (status, refused) = decide(key, &second, "approve", "").await?;
+        assert_eq!(status, 403, "{refused}");
+    }
+    assert_eq!(decide(&other, &second, "approve", "").await?.0, 200);
+    assert_eq!(told(&flows.ended(&id).await?)[0], "completed");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_key_that_lets_a_step_run_again_counts_as_the_starter() -> Result<()> {
+    let flows = Flows::start().await?;
+    flows.world.github.hang_up_next("/effects/first");
+    let steps = json!([
+        with(call("first", WRITE), &json!({ "on_uncertain": "ask" })),
+        { "id": "ok", "approve": { "text": "Go on?", "for": ["w"], "allow_starter": false } },
+        call("w", WRITE),
+    ]);
+    let id = flows.begin(&json!({ "steps": steps }), &json!({})).await?;
+    flows.waits(&id, "resolve").await?;
+    let (_, resolver) = flows.key("operator", None).await?;
+    let path = format!("/api/runs/{id}/steps/first/resolve");
+    let (status, answer) = resolver.post(&path, &json!({ "as": "retry" })).await?;
+    ensure!(matches!(status, 200 | 202), "{status} {answer}");
+    let approval = text(&flows.waits(&id, "approval").await?["id"]).to_owned();
+    let (status, refused) = decide(&resolver, &approval, "approve", "").await?;
+    assert_eq!(status, 403, "{refused}");
+    let (_, other) = flows.key("operator", None).await?;
+    assert_eq!(decide(&other, &approval, "approve", "").await?.0, 200);
+    assert_eq!(told(&flows.ended(&id).await?)[0], "completed");
+    Ok(())
+}
+
 /// The binding that the person has seen is replaced by one of another resource.
 #[tokio::test]
 async fn an_approval_of_other_calls_is_void_and_asked_anew() -> Result<()> {

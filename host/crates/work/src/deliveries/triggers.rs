@@ -23,6 +23,9 @@ use crate::runs::start::{NotStarted, StartOf, prepare};
 const PATHS_MAX: usize = 20;
 const PATH_CHARS_MAX: usize = 256;
 
+/// The kind of the source of events that are emitted with a key, whose id is then that of the source.
+const PLATFORM: &str = "platform";
+
 impl DeliveryTurns {
     /// Decides what becomes of a delivery to a trigger.
     pub(super) async fn to_trigger(
@@ -69,12 +72,8 @@ impl DeliveryTurns {
         let instruction = rendered(&trigger.template, &opened, &Nonce::random())?;
         let Opened { event, data } = opened;
         let shown = of_data(&event, data.clone()).map_err(|error| failed(&error))?;
-        // A person who emits an event starts what it starts.
-        let emitter = event.row.source_id.parse().ok().filter(|_| event.row.source_type == "platform");
-        let mut starters = trigger.starters.clone();
-        starters.extend(emitter.filter(|key: &KeyId| !trigger.starters.contains(key)));
         let start = StartOf {
-            starters,
+            starters: starters(&trigger.starters, (&event.row.source_type, &event.row.source_id)),
             trigger: Some(json!({ "event": shown, "instruction": instruction })),
             narrow: trigger.narrow.clone(),
             labels: [UNTRUSTED.to_owned()].into_iter().collect(),
@@ -90,6 +89,18 @@ impl DeliveryTurns {
             Err(error @ NotStarted::Failed(_)) => Err(failed(&error)),
         }
     }
+}
+
+/// Returns the keys that count as the starters of a run: those that made the trigger, and the one that emitted the event.
+fn starters(of_trigger: &[KeyId], (source_type, source_id): (&str, &str)) -> Vec<KeyId> {
+    let mut starters = of_trigger.to_vec();
+    if source_type == PLATFORM
+        && let Ok(key) = source_id.parse::<KeyId>()
+        && !starters.contains(&key)
+    {
+        starters.push(key);
+    }
+    starters
 }
 
 /// Returns the end of a delivery whose data does not fit. It keeps where the errors are, but not their messages, which can
@@ -108,6 +119,16 @@ fn misfit(errors: Vec<InputError>) -> DeliveryEnd {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_key_that_emitted_the_event_counts_as_a_starter() {
+        let (maker, emitter) = (KeyId::new(), KeyId::new());
+        let of = |source_type: &str, key: KeyId| starters(&[maker], (source_type, &key.to_string()));
+        assert_eq!(of("platform", emitter), [maker, emitter]);
+        assert_eq!(of("platform", maker), [maker]);
+        assert_eq!(of("webhook", emitter), [maker], "the source of other events is no key");
+        assert_eq!(starters(&[maker], ("platform", "elsewhere")), [maker]);
+    }
 
     #[test]
     fn a_delivery_keeps_where_its_data_does_not_fit() {

@@ -251,7 +251,7 @@ impl Runs {
                 let attempt = resolved(attempt, outcome, data.clone(), now);
                 content.uncertain.retain(|key| key.undo || key.step != step || key.item != item);
                 if outcome == ResolvedAs::Retry {
-                    content.started_also_by(caller.key);
+                    content.add_starter(caller.key);
                 }
                 let sealed = (seal_run(&app.vault, &run, &content), seal_step(&app.vault, &row, &attempt));
                 let (sealed_run, sealed_step) = (sealed.0.map_err(internal)?, sealed.1.map_err(internal)?);

@@ -35,7 +35,7 @@ pub struct RunContent {
     /// rotated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bot_key_hash: Option<String>,
-    /// The keys that started the run, or made what started it. They cannot approve steps that exclude the starter.
+    /// The keys that started the run, made what started it, or let it or one of its steps begin again. They cannot approve steps that exclude the starter.
     #[serde(default)]
     pub starters: Vec<KeyId>,
     /// What a person has asked for. Undoing has effects, so the column of this name is only for lists.
@@ -64,8 +64,8 @@ pub struct RunContent {
 }
 
 impl RunContent {
-    /// Records that a key has let calls of the run begin again. It is then one of those that `allow_starter` excludes.
-    pub(super) fn started_also_by(&mut self, key: KeyId) {
+    /// Adds a key that lets the run or one of its steps begin again.
+    pub(super) fn add_starter(&mut self, key: KeyId) {
         if !self.starters.contains(&key) {
             self.starters.push(key);
         }

@@ -73,9 +73,8 @@ impl Runs {
                 let (row, content) = self.opened(caller, id).await?;
                 // Another request may have asked the same meanwhile.
                 let Some(mut content) = asked.changes(&content)? else { return Ok(None) };
-                // Who begins the run again is a starter of its calls.
                 if asked == Asked::Retry {
-                    content.started_also_by(caller.key);
+                    content.add_starter(caller.key);
                 }
                 let wake = keys::wake(keys::run_key(id), row.workspace_id, app.clock.now());
                 if self.write(&row, &content, asked, &wake).await? {
