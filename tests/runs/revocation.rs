@@ -87,6 +87,68 @@ async fn a_run_that_waits_ends_with_its_bot_key() -> Result<()> {
     Ok(())
 }
 
+/// What runs at the end of the run does not act without the key either.
+#[tokio::test]
+async fn nothing_acts_in_finally_without_the_bot_key() -> Result<()> {
+    let flows = Flows::start().await?;
+    let llm = flows.with_model().await?;
+    flows.save("inner", &json!({ "steps": [call("w", WRITE)] })).await?;
+    let goes_on = json!({ "on_error": "continue", "retry": { "attempts": 3, "backoff": "1s" } });
+    let definition = json!({
+        "steps": [{ "id": "go", "wait": { "event": "custom.go" } }],
+        "finally": [
+            with(json!({ "id": "tell", "emit": "told" }), &goes_on),
+            with(json!({ "id": "start", "workflow": "inner" }), &goes_on),
+            with(json!({ "id": "think", "agent": { "instruction": "Think." } }), &goes_on),
+        ],
+    });
+    let workflow = flows.save("flow", &definition).await?;
+    let (key, api) = flows.key("bot", Some(&flows.world.bot)).await?;
+    let id = api.start_run(&workflow, &json!({})).await?;
+    flows.waits(&id, "event").await?;
+    assert_eq!(flows.api().delete(&format!("/api/keys/{key}")).await?.0, 204);
+    let run = flows.ended(&id).await?;
+    assert_eq!(told(&run)[..2], ["cancelled", "revoked"], "{run}");
+    let steps = flows.steps(&run).await?;
+    assert_eq!(status_of(&steps), ["go cancelled", "tell failed", "start failed", "think failed"]);
+    for step in &steps[1..] {
+        assert_eq!(text(&step["error"]["code"]), "revoked", "a refusal is not repeated: {step}");
+    }
+    assert!(flows.events("custom.told").await?.is_empty());
+    assert_eq!((flows.runs().await?.len(), flows.seen().len(), llm.requests().len()), (1, 0, 0));
+    Ok(())
+}
+
+/// The run of a step ends with the key that started the run above it.
+#[tokio::test]
+async fn a_child_ends_with_the_bot_key_of_its_parent() -> Result<()> {
+    let flows = Flows::start().await?;
+    let inner = json!({
+        "steps": [{ "id": "go", "wait": { "event": "custom.go" } }, call("w", WRITE)],
+        "finally": [
+            with(call("last", WRITE), &json!({ "on_error": "continue" })),
+            { "id": "tell", "emit": "told", "on_error": "continue" },
+        ],
+    });
+    flows.save("inner", &inner).await?;
+    let workflow = flows.save("flow", &json!({ "steps": [{ "id": "inner", "workflow": "inner" }] })).await?;
+    let (key, api) = flows.key("bot", Some(&flows.world.bot)).await?;
+    let id = api.start_run(&workflow, &json!({})).await?;
+    let child = text(&flows.waits(&id, "run").await?["id"]).to_owned();
+    flows.waits(&child, "event").await?;
+    assert_eq!(flows.api().delete(&format!("/api/keys/{key}")).await?.0, 204);
+    assert_eq!(told(&flows.ended(&id).await?)[..2], ["cancelled", "revoked"]);
+    let run = flows.ended(&child).await?;
+    assert_eq!(told(&run)[0], "cancelled", "{run}");
+    assert_eq!(run["started_by"], json!({ "kind": "run", "id": id }), "{run}");
+    for step in ["last", "tell"] {
+        let step = flows.step(&run, step).await?;
+        assert_eq!(text(&step["error"]["code"]), "revoked", "{step}");
+    }
+    assert!(flows.seen().is_empty() && flows.events("custom.told").await?.is_empty());
+    Ok(())
+}
+
 /// What an operator has started goes on without their key.
 #[tokio::test]
 async fn a_run_outlives_the_key_of_an_operator() -> Result<()> {

@@ -31,8 +31,8 @@ pub struct RunContent {
     /// What the run may do less than its bot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub narrow: Option<Narrow>,
-    /// The hash of the bot key that started the run, in hex digits. The run is cancelled when the key is deleted or
-    /// rotated.
+    /// The hash of the bot key that started the run or the first run above it, in hex digits: the key is the first one of
+    /// `starters`. The run is cancelled when the key is deleted or rotated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bot_key_hash: Option<String>,
     /// The keys that started the run, made what started it, or let it or one of its steps begin again. They cannot approve steps that exclude the starter.

@@ -20,7 +20,7 @@ use monstrum_core::app::App;
 use monstrum_core::approvals::ApprovalError;
 use monstrum_core::{beside, meters};
 use monstrum_engine::{Engine, Handler, Turn, TurnError, TurnOutcome};
-use monstrum_flow::{Command, Definition, RunEnd, StepError, Work, plan};
+use monstrum_flow::{Command, Definition, RunEnd, StepError, plan};
 use monstrum_store::{
     AdvancedRun, ApprovalRow, ChildRefusal, NewChild, NewWake, RunProgress, RunRequest, RunRoom, RunStatus, RunStepKey,
     RunStepRow, StoreError, wake_of,
@@ -33,7 +33,7 @@ use super::history::history;
 use super::keys;
 use super::progress::{Progress, fail, progress};
 use super::record::{EndingContent, RunContent, seal_run, seal_step};
-use super::revocation::is_revoked;
+use super::revocation::{is_revoked, revoked};
 use super::waits::Waits;
 use crate::current::{too_many_changes, verified};
 use begin::Begun;
@@ -101,10 +101,7 @@ impl RunTurns {
                 fail(step, error.clone(), now);
             }
         }
-        if is_revoked {
-            stop_new(&mut progress, now);
-        }
-        let begun = self.begin(&run, &mut progress, asking, now).await?;
+        let begun = self.begin(&run, &mut progress, asking, is_revoked, now).await?;
         self.write(turn, &run, (&definition, start), (progress, begun), (now, refused)).await
     }
 
@@ -162,7 +159,7 @@ impl RunTurns {
             && is_revoked
             && run.content.ending.is_none()
         {
-            *error = StepError::new("revoked", "the key that started the run was deleted or rotated");
+            *error = revoked();
         }
         let of_key = definition.concurrency.as_ref().map(|concurrency| i64::from(concurrency.max));
         let look_again_at = now.plus_ms(QUEUED_MS);
@@ -339,19 +336,6 @@ fn refusal(why: ChildRefusal) -> StepError {
 
 fn failed(error: &dyn std::error::Error) -> TurnError {
     TurnError::Failed(with_causes(error))
-}
-
-/// Ends the new attempts of a run whose key was deleted or rotated: also `finally` acts with the rights of the bot. A call
-/// stops in its own turn.
-fn stop_new(progress: &mut Progress, now: UtcMillis) {
-    let works = |key: &RunStepKey, progress: &Progress| {
-        progress.started.iter().any(|step| step.key == *key && !matches!(step.work, Work::Tool { .. }))
-    };
-    let revoked: Vec<RunStepKey> =
-        progress.steps.iter().map(|(row, _)| row.key()).filter(|key| works(key, progress)).collect();
-    for attempt in progress.steps.iter_mut().filter(|(row, _)| revoked.contains(&row.key())) {
-        fail(attempt, StepError::new("revoked", "the key that started the run was deleted or rotated"), now);
-    }
 }
 
 #[async_trait]

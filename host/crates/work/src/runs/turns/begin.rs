@@ -16,6 +16,7 @@ use super::outcomes::AskingAgain;
 use super::read::ReadRun;
 use crate::runs::progress::{Progress, StartedStep, fail};
 use crate::runs::record::{RunContent, StepContent, WaitContent};
+use crate::runs::revocation::revoked;
 use crate::runs::steps::planned_effect;
 use crate::runs::{approvals, keys};
 
@@ -37,12 +38,14 @@ pub(super) struct Begun {
 type Attempt = (RunStepRow, StepContent);
 
 impl RunTurns {
-    /// Prepares what the new attempts of a plan start, and what attempts ask again. One that cannot begin has failed.
+    /// Prepares what the new attempts of a plan start, and what attempts ask again. One that cannot begin has failed. Without
+    /// the key of the run, nothing acts any more, also in `finally`.
     pub(super) async fn begin(
         &self,
         run: &ReadRun,
         progress: &mut Progress,
         asking: Vec<AskingAgain>,
+        is_revoked: bool,
         now: UtcMillis,
     ) -> Result<Begun, TurnError> {
         let mut begun = Begun::default();
@@ -66,6 +69,10 @@ impl RunTurns {
             }
             let work = started.iter().find(|step| step.key == attempt.0.key()).map(|StartedStep { work, .. }| work);
             let prepared = match work {
+                _ if is_revoked && acts(work, &attempt.1) => {
+                    attempt.1.refused = true;
+                    Err(revoked())
+                }
                 Some(work @ Work::Tool { .. }) => {
                     let effect = planned_effect(&self.app, (&run.row, &run.content), &attempt.0, work).await;
                     attempt.0.effect = effect.map(|effect| effect.as_str().to_owned());
@@ -167,6 +174,16 @@ impl RunTurns {
                 }
             }
         }
+    }
+}
+
+/// Returns whether an attempt starts a task or a run, emits an event, or asks a person. The turn of a call finds out by itself
+/// whether the key is gone.
+fn acts(work: Option<&Work>, content: &StepContent) -> bool {
+    match work {
+        Some(Work::Tool { .. }) => false,
+        Some(Work::Agent { .. } | Work::Workflow { .. } | Work::Emit { .. }) => true,
+        None => matches!(content.wait, Some(WaitContent::Approval { .. })),
     }
 }
 
